@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -33,7 +34,7 @@ from streamlog.worker.inputs.source_watch import RETURN_MS
 from streamlog.worker.worker import Worker
 
 IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
-SEEDS: Final = range(16 if IS_THOROUGH else 2)
+SEEDS: Final = range(16 if IS_THOROUGH else 1)
 PARTITIONS: Final = 2
 DEADLINE_S: Final = 60
 KEYS: Final = ("a", "b", "c", "d")
@@ -363,8 +364,13 @@ def test_a_task_without_state_reports_the_recreated_topic_once(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("is_topics", [False, True], ids=["app", "topic"])
-@pytest.mark.parametrize("shape", [*WITHOUT_STATE, "count"])
+LATEST_CASES: Final = list(product([*WITHOUT_STATE, "count"], [False, True]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_topics"),
+    LATEST_CASES if IS_THOROUGH else [("map", False), ("agent", True), ("count", True)],
+)
 def test_latest_keeps_the_state_and_begins_at_the_end(
     tmp_path: Path, shape: str, is_topics: bool
 ) -> None:

@@ -125,7 +125,7 @@ def data(log: PartitionLog) -> dict[int, LogRecord]:
     return {record.offset: record for record in read_records(log)}
 
 
-STRIDE = 1 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 4
+STRIDE = 1 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 8
 """How many operations lie between crashes; each crash takes a third of a second."""
 
 
