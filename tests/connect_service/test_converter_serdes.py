@@ -12,6 +12,7 @@ import fastavro
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from streamlog.clock import SystemClock
@@ -30,6 +31,7 @@ from tests.registry.running import RunningRegistry, run_registry
 from tests.registry_client.stub_registry import StubRegistry
 
 AVRO = "io.confluent.connect.avro.AvroConverter"
+JSON_SCHEMA = "io.confluent.connect.json.JsonSchemaConverter"
 FIELDS = (
     Field("id", Schema("int64")),
     Field("note", Schema("string", optional=True)),
@@ -72,6 +74,69 @@ def test_confluents_client_reads_and_writes_the_same(live: RunningRegistry) -> N
         assert AvroSerializer(client, latest, conf=conf)(ORDER, context) == data
     found = converter.decode(data)
     assert found == (ROW, ORDER)
+
+
+def test_confluents_client_reads_and_writes_the_same_json(live: RunningRegistry) -> None:
+    converter = opened(live.url, "json-orders", JSON_SCHEMA, decimal_format="NUMERIC")
+    data = converter.encode(ROW, ORDER)
+    assert data is not None
+    context = SerializationContext("json-orders", MessageField.VALUE)
+    with SchemaRegistryClient({"url": live.url}) as client:
+        latest = client.get_latest_version("json-orders-value").schema.schema_str
+        # It validates what it reads and writes.
+        found = JSONDeserializer(latest, schema_registry_client=client)(data, context)
+        assert found == {"id": 7, "note": None, "price": 12.5}
+        conf = {"auto.register.schemas": False, "use.latest.version": True}
+        again = JSONSerializer(latest, client, conf=conf)(found, context)
+        assert again is not None
+        assert again[:5] == data[:5]
+    assert converter.decode(data) == converter.decode(again) == (ROW, ORDER)
+
+
+def test_json_of_others_has_the_fields_of_its_schema(live: RunningRegistry) -> None:
+    schema = {
+        "title": "Order", "type": "object",
+        "properties": {"zeta": {"type": "integer"}, "tags": {
+            "type": "array", "items": {"type": ["string", "null"]},
+        }},
+    }  # fmt: skip
+    context = SerializationContext("others", MessageField.VALUE)
+    with SchemaRegistryClient({"url": live.url}) as client:
+        data = JSONSerializer(json.dumps(schema), client)({"zeta": 1, "tags": ["a"]}, context)
+    found = opened(live.url, "others", JSON_SCHEMA).decode(data)
+    assert found.value == {"zeta": 1, "tags": ["a"]}
+    assert found.schema is not None
+    assert [(each.name, each.schema.kind) for each in found.schema.fields] == [
+        ("zeta", "int64"), ("tags", "array"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("strategy", ["RecordNameStrategy", "TopicRecordNameStrategy"])
+def test_a_title_names_the_subject(live: RunningRegistry, strategy: str) -> None:
+    converter = opened(live.url, "t", JSON_SCHEMA, value_subject_name_strategy=strategy)
+    schema = Schema("struct", fields=FIELDS, name=f"shop.{strategy}")
+    assert converter.encode(schema, ORDER)
+    subject = schema.name if strategy == "RecordNameStrategy" else f"t-{schema.name}"
+    assert live.get(f"/subjects/{subject}/versions")
+
+
+def test_a_null_of_json_is_a_tombstone_if_it_is_required(live: RunningRegistry) -> None:
+    converter = opened(live.url, "nulls", JSON_SCHEMA)
+    assert converter.encode(None, None) is None
+    assert converter.encode(Schema("string"), None) is None
+    data = converter.encode(Schema("string", optional=True), None)
+    assert data is not None
+    assert data[5:] == b"null"
+    assert converter.decode(data) == (Schema("string", optional=True), None)
+
+
+def test_json_and_avro_are_not_taken_for_each_other(live: RunningRegistry) -> None:
+    avro = opened(live.url, "mixed").encode(ROW, ORDER)
+    with pytest.raises(BadRecord, match="its schema is AVRO"):
+        opened(live.url, "mixed", JSON_SCHEMA).decode(avro)
+    own = {"auto_register_schemas": "false", "use_latest_version": "true"}
+    with pytest.raises(BadRecord, match="its schema is AVRO"):
+        opened(live.url, "mixed", JSON_SCHEMA, **own).encode(ROW, ORDER)
 
 
 def test_a_second_converter_registers_nothing_new(live: RunningRegistry) -> None:

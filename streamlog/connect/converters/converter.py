@@ -15,6 +15,9 @@ import msgspec
 from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.connector_settings import read_settings, unknown_settings
 from streamlog.connect.converters.connect_avro.avro_converter import AvroConverter
+from streamlog.connect.converters.connect_json_schema.json_schema_converter import (
+    JsonSchemaConverter,
+)
 from streamlog.connect.converters.json_converter import ConvertedValue, JsonConverter
 from streamlog.connect.java_values import INTEGER_BITS, java_text, wrapped
 from streamlog.connect.row_schema import Kind, Schema
@@ -194,6 +197,7 @@ def _text(value: object, schema: Schema | None) -> str:
 AnyConverter: TypeAlias = (
     JsonConverter
     | AvroConverter
+    | JsonSchemaConverter
     | StringConverter
     | ByteArrayConverter
     | ShortConverter
@@ -207,6 +211,7 @@ CONVERTERS: Final[Mapping[str, type[AnyConverter]]] = {
     "org.apache.kafka.connect.json.JsonConverter": JsonConverter,
     "org.apache.kafka.connect.storage.StringConverter": StringConverter,
     "io.confluent.connect.avro.AvroConverter": AvroConverter,
+    "io.confluent.connect.json.JsonSchemaConverter": JsonSchemaConverter,
     **{
         f"org.apache.kafka.connect.converters.{each.__name__}": each
         for each in (

@@ -85,7 +85,7 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
         if not self.schemas_enable or self.schema_content is not None:
             text = self.schema_content
             schema = None if text is None else _schema_of(text.encode())
-            return ConvertedValue(schema, self.from_json(schema, _parsed(data)))
+            return ConvertedValue(schema, self.from_json(schema, parsed_json(data)))
         try:
             envelope = msgspec.json.decode(data, type=_Envelope)
         except msgspec.ValidationError:
@@ -99,7 +99,7 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
         # Schemas are kept by their bytes: a topic repeats the same one in every record, and parsing
         # it would cost more than the row.
         schema = _schema_of(bytes(envelope.schema))
-        return ConvertedValue(schema, self.from_json(schema, _parsed(bytes(envelope.payload))))
+        return ConvertedValue(schema, self.from_json(schema, parsed_json(bytes(envelope.payload))))
 
     def encode(self, schema: Schema | None, value: object) -> bytes | None:
         """Return the bytes of a value; None for a null without a schema.
@@ -109,7 +109,7 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
         """
         if schema is None and value is None:
             return None
-        payload = self._to_json(schema, value)
+        payload = self.to_json(schema, value)
         if not self.schemas_enable:
             return msgspec.json.encode(payload)
         shown = None if schema is None else _schema_text(schema)
@@ -168,7 +168,12 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
 
     # ---------------------------------------------------------------------------- writing
 
-    def _to_json(self, schema: Schema | None, value: object) -> object:
+    def to_json(self, schema: Schema | None, value: object) -> object:
+        """Return a value as msgspec writes it as JSON, by its schema.
+
+        Raises:
+            BadRecord: it does not fit.
+        """
         if schema is None:
             return _written(value)
         if value is None:
@@ -184,7 +189,7 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
 
     def _written_base(self, schema: Schema, value: object) -> object:
         if schema.kind == "array" and isinstance(value, list | tuple):
-            return [self._to_json(schema.items, each) for each in value]
+            return [self.to_json(schema.items, each) for each in value]
         if schema.kind == "map" and isinstance(value, Mapping):
             return self._written_map(schema, value)
         if schema.kind == "struct":
@@ -194,9 +199,9 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
 
     def _written_map(self, schema: Schema, value: Mapping[object, object]) -> object:
         if _has_text_keys(schema):
-            return {str(key): self._to_json(schema.items, each) for key, each in value.items()}
+            return {str(key): self.to_json(schema.items, each) for key, each in value.items()}
         return [
-            [self._to_json(schema.keys, key), self._to_json(schema.items, each)]
+            [self.to_json(schema.keys, key), self.to_json(schema.items, each)]
             for key, each in value.items()
         ]
 
@@ -204,7 +209,7 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
         value = row.get(field.name)
         if value is None and field.default is not None and self._replaces(field):
             return field.default
-        return self._to_json(field.schema, value)
+        return self.to_json(field.schema, value)
 
 
 class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
@@ -212,7 +217,12 @@ class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
     payload: msgspec.Raw
 
 
-def _parsed(data: bytes) -> JsonValue:
+def parsed_json(data: bytes) -> JsonValue:
+    """Return bytes as JSON, whose numbers with a fraction are Decimals.
+
+    Raises:
+        BadRecord: they are no JSON.
+    """
     try:
         found: JsonValue = _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

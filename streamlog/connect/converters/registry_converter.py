@@ -1,8 +1,8 @@
 """Registry converter: rows as bytes whose schema a schema registry keeps.
 
-Before the value stands the id of its schema (`serdes.registered.framing`). A format (Avro) says how
-a schema of Connect is written, and makes what writes and reads values; this module asks the
-registry for ids and schemas, and keeps the answers.
+Before the value stands the id of its schema (`serdes.registered.framing`). A format (Avro, JSON
+Schema) says how a schema of Connect is written, and makes what writes and reads values; this module
+asks the registry for ids and schemas, and keeps the answers.
 
 Rule: a record costs one look into a table. Only a schema that was not met asks the registry, which
 blocks, so the owner calls a converter on a thread (`may_block`).
@@ -75,6 +75,9 @@ class RegistryFormat(Protocol):
     def reader(self, found: RegisteredSchema, /) -> ReadRow:
         """Return what reads values of a registered schema; raises as `described`."""
 
+    def is_tombstone(self, schema: Schema | None, /) -> bool:
+        """Return whether a null of a schema has no bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class RegistryUse:
@@ -109,8 +112,8 @@ class RegistryConverter:
         return self._of_topic(topic)
 
     def is_tombstone(self, schema: Schema | None) -> bool:
-        """Return whether a null of a schema has no bytes; one that is required is refused."""
-        return schema is None or schema.optional
+        """Return whether a null of a schema has no bytes, as the format says."""
+        return self._format.is_tombstone(schema)
 
     def decode(self, data: bytes | None) -> ConvertedValue:
         """Return what bytes of a topic hold.
@@ -166,7 +169,7 @@ class TopicConverter:
         self._converter, self._topic = converter, topic
 
     def is_tombstone(self, schema: Schema | None) -> bool:
-        """Return whether a null of a schema has no bytes; one that is required is refused."""
+        """Return whether a null of a schema has no bytes, as the format says."""
         return self._converter.is_tombstone(schema)
 
     def decode(self, data: bytes | None) -> ConvertedValue:

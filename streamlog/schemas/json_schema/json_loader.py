@@ -68,6 +68,7 @@ class _Notes(TypedDict, total=False):
     description: str | None
     default: JsonValue
     has_default: bool
+    keywords: Keywords
 
 
 class _Position(msgspec.Struct, frozen=True):
@@ -309,6 +310,7 @@ def _notes(value: Keywords, position: _Position) -> _Notes:
         "description": texts["description"],
         "default": value.get("default"),
         "has_default": "default" in value,
+        "keywords": value,
     }
 
 

@@ -9,6 +9,7 @@ keywords do not say.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from fractions import Fraction
 from typing import TypeAlias
@@ -26,6 +27,8 @@ class JsonNode(msgspec.Struct, eq=False, kw_only=True):
     description: str | None = None
     default: JsonValue = None
     has_default: bool = False
+    keywords: Mapping[str, JsonValue] = msgspec.field(default_factory=dict)
+    """The schema as JSON, with the keywords that no draft knows; empty for true and false."""
 
 
 class JsonAnything(JsonNode, eq=False, kw_only=True):

@@ -110,6 +110,10 @@ class AvroFormat:
 
         return read
 
+    def is_tombstone(self, schema: Schema | None) -> bool:
+        """Return whether a null of a schema has no bytes; one that is required is refused."""
+        return schema is None or schema.optional
+
 
 def _has_no_size(node: AvroType) -> bool:
     """Return whether values are bytes alone, which Confluent's serializer writes without a size."""

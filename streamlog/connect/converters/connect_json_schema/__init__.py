@@ -1,0 +1,1 @@
+"""JsonSchemaConverter: rows of Connect as JSON, with JSON Schemas in a registry."""

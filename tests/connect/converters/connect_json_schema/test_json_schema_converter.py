@@ -1,0 +1,230 @@
+"""JSON with JSON Schemas: laws on random rows, and jsonschema, which validates what is written."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator
+
+from streamlog.connect.connector_errors import BadRecord
+from streamlog.connect.connector_settings import read_settings
+from streamlog.connect.converters.connect_json_schema.json_schema_converter import (
+    JsonSchemaConverter,
+    JsonSchemaFormat,
+)
+from streamlog.connect.row_schema import Field, Schema
+from streamlog.schemas import Schema as RegistrySchema
+from streamlog.schemas import SchemaType
+from streamlog.serdes.registered.schema_source import RegisteredSchema
+from tests.connect.converters.random_rows import RandomRows
+
+ROWS = 20_000 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 160
+ONE_OF = "io.confluent.connect.json.OneOf"
+
+
+def made(**settings: str) -> JsonSchemaFormat:
+    named = {name.replace("_", "."): text for name, text in settings.items()}
+    found = read_settings(JsonSchemaConverter, {"schema.registry.url": "http://none", **named})
+    return found.format()
+
+
+PLAIN = made()
+
+
+def registered(node: Any) -> RegisteredSchema:
+    return RegisteredSchema(1, None, RegistrySchema(SchemaType.JSON, json.dumps(node)))
+
+
+def written(
+    schema: Schema | None, value: Any, format_: JsonSchemaFormat = PLAIN
+) -> tuple[Any, bytes]:
+    """Return the JSON Schema and the bytes of a value."""
+    described, _ = format_.described(schema)
+    data = format_.writer(schema, RegisteredSchema(1, None, described))(value)
+    return json.loads(described.text), data
+
+
+def read(node: Any, data: bytes, format_: JsonSchemaFormat = PLAIN) -> Any:
+    return format_.reader(registered(node))(data, 0)
+
+
+def is_finite(value: Any) -> bool:
+    match value:
+        case dict():
+            return all(is_finite(each) for each in (*value, *value.values()))
+        case list():
+            return all(map(is_finite, value))
+        case float():
+            return math.isfinite(value)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_rows_come_back_and_fit_their_json_schema(seed: int) -> None:
+    numeric = made(decimal_format="NUMERIC", object_additional_properties="false")
+    for number in range(seed * ROWS, seed * ROWS + ROWS // 2):
+        schema, value = RandomRows(number).row()
+        for each in (PLAIN, numeric):
+            node, data = written(schema, value, each)
+            found = read(node, data, each)
+            assert repr(found.value) == repr(value), number
+            assert found.schema == schema, number
+        if number % 8 == 0:
+            Draft7Validator.check_schema(node)
+            if is_finite(value):
+                Draft7Validator(node).validate(json.loads(data))
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "text"),
+    [
+        (Schema("int32"), 5, "5"), (Schema("bytes"), b"ab", '"YWI="'), (Schema("string"), "", '""'),
+        (Schema("bytes", logical="Decimal", parameters=(("scale", "0"),)), Decimal(15), '"Dw=="'),
+        (Schema("int32", logical="Date"), date(1970, 1, 3), "2"),
+        (Schema("map", keys=Schema("string"), items=Schema("int32")), {"a": 1}, '{"a":1}'),
+        (
+            Schema("map", keys=Schema("int32"), items=Schema("int32")), {2: 1},
+            '[{"key":2,"value":1}]',
+        ),
+        (
+            Schema("map", keys=Schema("string", optional=True), items=Schema("int32")), {None: 1},
+            '[{"key":null,"value":1}]',
+        ),
+        (Schema("string", optional=True), None, "null"),
+    ],
+)  # fmt: skip
+def test_values_are_written_as_in_java(schema: Schema, value: object, text: str) -> None:
+    node, data = written(schema, value)
+    assert data == text.encode()
+    assert read(node, data) == (schema, value)
+
+
+def test_a_null_that_is_required_is_a_tombstone_as_in_java() -> None:
+    assert PLAIN.is_tombstone(Schema("string"))
+    assert PLAIN.is_tombstone(None)
+    assert not PLAIN.is_tombstone(Schema("string", optional=True))
+
+
+def test_a_value_without_a_schema_is_a_bad_record() -> None:
+    with pytest.raises(BadRecord, match="values that have a schema"):
+        PLAIN.described(None)
+
+
+UNION: dict[str, Any] = {
+    "oneOf": [
+        {"type": "null"},
+        {"type": "object", "title": "A", "properties": {"x": {"type": "integer"}}},
+        {
+            "type": "object", "title": "B",
+            "properties": {"x": {"type": "integer"}, "y": {"type": "string"}},
+        },
+        {"type": "integer"},
+        {"type": "string"},
+        {"type": "boolean"},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "number"},
+    ]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "index", "value"),
+    [
+        ('{"x":1}', 0, {"x": 1}), ('{"x":1,"y":"a"}', 1, {"x": 1, "y": "a"}),
+        ('{"y":"a"}', 1, {"x": None, "y": "a"}), ("5", 2, 5), ('"x"', 3, "x"), ("true", 4, True),
+        ('["a"]', 5, ["a"]), ("0.5", 6, 0.5), ("null", None, None),
+    ],
+)  # fmt: skip
+def test_one_of_several_types_is_a_struct_with_one_value(
+    text: str, index: int | None, value: object
+) -> None:
+    found = read(UNION, text.encode())
+    assert found.schema.name == ONE_OF
+    assert found.schema.optional
+    if index is None:
+        assert found.value is None
+        return
+    own = {name: each for name, each in found.value.items() if each is not None}
+    assert own == {f"{ONE_OF}.field.{index}": value}
+    node, data = written(found.schema, found.value)
+    assert read(node, data) == found
+
+
+def test_what_json_lacks_is_lacking_again_as_in_java() -> None:
+    node = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
+    found = read(node, b'{"b":"x"}')
+    assert found.value == {"a": None, "b": "x"}
+    assert written(found.schema, found.value)[1] == b'{"b":"x"}'
+
+
+def test_what_is_none_of_several_types_is_a_bad_record() -> None:
+    with pytest.raises(BadRecord, match="one of several types"):
+        read({"oneOf": [{"type": "integer"}, {"type": "boolean"}]}, b'"x"')
+
+
+def test_a_default_is_written_for_null_unless_it_is_told_to_stay() -> None:
+    fields = (
+        Field("a", Schema("float64", optional=True), 1.5),
+        Field("b", Schema("bytes"), "YQ=="),
+    )
+    schema = Schema("struct", fields=fields, name="shop.Row")
+    node, data = written(schema, {})
+    assert json.loads(data) == {"a": 1.5, "b": "YQ=="}
+    assert read(node, b"{}").value == {"a": 1.5, "b": b"a"}
+    assert read(node, b"{}").schema == schema
+    _, kept = written(schema, {}, made(ignore_default_for_nullables="true"))
+    assert json.loads(kept) == {"a": None, "b": "YQ=="}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "why"),
+    [
+        (Schema("int32"), "x", "Invalid value for int32"), (Schema("int8"), 128, "int8"),
+        (Schema("array", items=Schema("int32")), {}, "is no array"),
+        (Schema("map", keys=Schema("string"), items=Schema("int32")), [], "is no map"),
+        (Schema("map", keys=Schema("string"), items=Schema("int32")), {1: 1}, "another key"),
+        (Schema("array", items=Schema("int32")), [None], "null value"),
+        (Schema("struct", fields=(Field("a", Schema("int32")),)), {"a": "x"}, "field a: "),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_a_bad_record(schema: Schema, value: object, why: str) -> None:
+    with pytest.raises(BadRecord, match=why):
+        written(schema, value)
+
+
+@pytest.mark.parametrize(
+    ("node", "data", "why"),
+    [
+        ({"type": "integer"}, b"", "no JSON"), ({"type": "integer"}, b"1.5", "is no int64"),
+        ({"type": "integer"}, b"null", "null"), ({"type": "string"}, b"5", "is no string"),
+        ({"type": "array", "items": {"type": "integer"}}, b"{}", "is no array"),
+        ({"type": "object", "properties": {"a": {"type": "integer"}}}, b"[]", "is no struct"),
+        (
+            {"type": "object", "properties": {"a": {"type": "integer"}}}, b'{"a":null}', "field a:",
+        ),
+        ({"type": "string", "connect.type": "bytes"}, b'"?"', "Invalid bytes field"),
+    ],
+)  # fmt: skip
+def test_json_that_does_not_fit_is_a_bad_record(node: object, data: bytes, why: str) -> None:
+    with pytest.raises(BadRecord, match=why):
+        read(node, data)
+
+
+def test_damaged_bytes_never_raise_anything_else() -> None:
+    for number in range(ROWS // 4):
+        rows = RandomRows(number)
+        node, data = written(*rows.row())
+        damaged = bytearray(data)
+        for _ in range(min(len(damaged), 3)):
+            damaged[rows.chance.randrange(len(damaged))] = rows.chance.randrange(32, 127)
+        for each in (bytes(damaged), data[: len(data) // 2], data + b"x"):
+            try:
+                read(node, each)
+            except BadRecord:
+                continue

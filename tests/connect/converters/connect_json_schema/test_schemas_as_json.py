@@ -1,0 +1,175 @@
+"""JSON Schemas as Confluent's JsonSchemaConverter has them, by the rules of its JsonSchemaData."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamlog.connect.connector_errors import BadRecord
+from streamlog.connect.converters.connect_json_schema.schemas_as_json import (
+    JsonSchemaForm,
+    json_schema_from,
+    schema_from_json_schema,
+)
+from streamlog.connect.row_schema import Field, Schema
+from streamlog.schemas import JsonSchema, SchemaType, parse_schema
+from streamlog.schemas import Schema as RegistrySchema
+
+DATA = "org.apache.kafka.connect.data."
+ENUM = "io.confluent.connect.json.Enum"
+HUE = Schema("string", parameters=((ENUM, ""), (f"{ENUM}.RED", "RED"), (f"{ENUM}.BLUE", "BLUE")))
+
+
+def connect(written: Any, **form: bool) -> Schema:
+    text = RegistrySchema(SchemaType.JSON, json.dumps(written))
+    parsed = parse_schema(text, is_new=False)
+    assert isinstance(parsed, JsonSchema)
+    return schema_from_json_schema(parsed.root, JsonSchemaForm(**form))
+
+
+@pytest.mark.parametrize(
+    ("schema", "written"),
+    [
+        (Schema("int8"), {"type": "integer", "connect.type": "int8"}),
+        (Schema("int64"), {"type": "integer", "connect.type": "int64"}),
+        (Schema("float32"), {"type": "number", "connect.type": "float32"}),
+        (Schema("boolean"), {"type": "boolean"}), (Schema("string"), {"type": "string"}),
+        (Schema("bytes"), {"type": "string", "connect.type": "bytes"}),
+        (
+            Schema("bytes", logical="Decimal", parameters=(("scale", "2"),)),
+            {
+                "type": "number", "connect.type": "bytes", "title": f"{DATA}Decimal",
+                "connect.version": 1, "connect.parameters": {"scale": "2"},
+            },
+        ),
+        (
+            Schema("int64", logical="Timestamp", optional=True),
+            {"oneOf": [{"type": "null"}, {
+                "type": "integer", "connect.type": "int64", "title": f"{DATA}Timestamp",
+                "connect.version": 1,
+            }]},
+        ),
+        (HUE, {"enum": ["RED", "BLUE"]}),
+        (
+            Schema("string", parameters=((ENUM, ""), (f"{ENUM}.<NULL>", "<NULL>"))),
+            {"enum": [None]},
+        ),
+        (
+            Schema("array", items=Schema("boolean"), doc="its doc"),
+            {"type": "array", "items": {"type": "boolean"}, "description": "its doc"},
+        ),
+        (
+            Schema("map", keys=Schema("string"), items=Schema("boolean")),
+            {"type": "object", "connect.type": "map", "additionalProperties": {"type": "boolean"}},
+        ),
+        (
+            Schema("map", keys=Schema("int32"), items=Schema("string", optional=True)),
+            {"type": "array", "connect.type": "map", "items": {"type": "object", "properties": {
+                "key": {"type": "integer", "connect.type": "int32", "connect.index": 0},
+                "value": {
+                    "oneOf": [{"type": "null"}, {"type": "string"}], "connect.index": 1,
+                },
+            }}},
+        ),
+        (
+            Schema("struct", name="shop.Order", version=2, fields=(
+                Field("id", Schema("int32"), 5),
+                Field("note", Schema("string", optional=True)),
+                Field("inner", Schema("struct", name="shop.In", optional=True)),
+            )),
+            {
+                "type": "object", "title": "shop.Order", "connect.version": 2, "properties": {
+                    "id": {
+                        "type": "integer", "connect.type": "int32", "default": 5,
+                        "connect.index": 0,
+                    },
+                    "note": {"oneOf": [{"type": "null"}, {"type": "string"}], "connect.index": 1},
+                    "inner": {
+                        "oneOf": [{"type": "null"}, {"type": "object", "title": "shop.In"}],
+                        "connect.index": 2,
+                    },
+                },
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_schemas_of_connect_are_written_as_in_java_and_come_back(
+    schema: Schema, written: dict[str, Any]
+) -> None:
+    assert json_schema_from(schema, JsonSchemaForm()) == written
+    assert connect(written) == schema
+
+
+def test_other_properties_may_be_refused() -> None:
+    inner = Schema("struct", fields=(Field("a", Schema("struct")),))
+    found = json_schema_from(inner, JsonSchemaForm(allows_additional=False))
+    assert found["additionalProperties"] is False
+    assert found["properties"]["a"]["additionalProperties"] is False  # type: ignore[index,call-overload]
+
+
+def test_fields_stand_at_their_index_whatever_the_order_of_the_text() -> None:
+    properties = {
+        "b": {"type": "string", "connect.index": 1},
+        "c": {"type": "string", "connect.index": 2},
+        "a": {"type": "string", "connect.index": 0},
+    }
+    schema = connect({"type": "object", "properties": properties})
+    assert [each.name for each in schema.fields] == ["a", "b", "c"]
+
+
+def test_a_schema_of_others_is_read_in_the_order_of_its_text() -> None:
+    schema = connect(
+        {
+            "title": "Order", "type": "object", "required": ["id"],
+            "definitions": {"price": {"type": "number", "description": "in EUR"}},
+            "properties": {
+                "zeta": {"type": ["string", "null"]}, "id": {"type": "integer"},
+                "price": {"$ref": "#/definitions/price"},
+                "state": {"type": "string", "enum": ["NEW", "OLD"]},
+                "kind": {"type": "string", "const": "order"},
+                "size": {"type": "integer", "enum": [1, 2]},
+            },
+        },
+        is_optional_unless_required=True,
+    )  # fmt: skip
+    assert schema.name == "Order"
+    symbols = ((ENUM, ""), (f"{ENUM}.NEW", "NEW"), (f"{ENUM}.OLD", "OLD"))
+    assert schema.fields == (
+        Field("zeta", Schema("string", optional=True)),
+        Field("id", Schema("int64")),
+        Field("price", Schema("float64", optional=True, doc="in EUR")),
+        Field("state", Schema("string", optional=True, parameters=symbols)),
+        Field("kind", Schema("string", optional=True)),
+        Field("size", Schema("int64", optional=True)),
+    )
+
+
+def test_all_of_several_objects_have_the_fields_of_all() -> None:
+    schema = connect(
+        {
+            "allOf": [
+                {"$ref": "#/definitions/base"},
+                {"type": "object", "properties": {"b": {"type": "boolean"}}},
+            ],
+            "definitions": {"base": {"type": "object", "properties": {"a": {"type": "string"}}}},
+        }
+    )
+    assert [each.name for each in schema.fields] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        ({}, "Connect has no schema"), ({"type": "array"}, "the items of an array"),
+        ({"type": "object", "connect.type": "map"}, "the values of a map"),
+        ({"type": "null"}, "Connect has no schema"), ({"const": 1}, "Connect has no schema"),
+        ({"type": "integer", "connect.type": "int9"}, "int9"),
+        ({"not": {"type": "string"}}, "Connect has no schema"),
+        ({"type": "object", "properties": {"me": {"$ref": "#"}}}, "contains itself"),
+    ],
+)  # fmt: skip
+def test_what_connect_has_no_schema_for_is_a_bad_record(node: Any, why: str) -> None:
+    with pytest.raises(BadRecord, match=why):
+        connect(node)
