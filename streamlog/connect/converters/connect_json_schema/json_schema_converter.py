@@ -93,7 +93,7 @@ class JsonSchemaFormat:
                 "JsonConverter, or a source or a transform that gives one"
             )
         text = msgspec.json.encode(json_schema_from(schema, self._form)).decode()
-        # That of an optional one does not stand at the top, and names the subject all the same.
+        # That of an optional one does not stand at the top; the subject has its name nevertheless.
         return RegistrySchema(SchemaType.JSON, text), schema.name
 
     def writer(self, schema: Schema | None, found: RegisteredSchema) -> WriteRow:

@@ -97,17 +97,17 @@ def _node(
     schema: Schema, form: JsonSchemaForm, default: JsonValue, index: int | None
 ) -> JsonObject:
     """Return the JSON Schema of a schema; a default and a place belong to the field."""
-    place: JsonObject = {} if index is None else {INDEX: index}
+    where: JsonObject = {} if index is None else {INDEX: index}
     if is_one_of(schema):
         members: list[JsonValue] = [
             _node(replace(each.schema, optional=False), form, None, number)
             for number, each in enumerate(schema.fields)
         ]
-        return {"oneOf": [*_null(schema), *members], **place}
+        return {"oneOf": [*_null(schema), *members], **where}
     required = {**_base(schema, form), **_notes(schema, default)}
     if not schema.optional:
-        return {**required, **place}
-    return {"oneOf": [*_null(schema), required], **place}
+        return {**required, **where}
+    return {"oneOf": [*_null(schema), required], **where}
 
 
 def _null(schema: Schema) -> list[JsonValue]:
