@@ -26,7 +26,7 @@ SEEDS = range(30) if os.environ.get("STREAMLOG_PROFILE") == "thorough" else [6, 
 """By default: windows behind a repartition, several of them in a row, and timers of kept keys.
 `make equality-live` runs 200."""
 PART = ("eq12-in1", 1)
-FED = 1_000 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 30
+FED = 1_000 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 10
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ where no partner exists, and mirrored rows when the sides are swapped.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import Literal, NamedTuple
 
@@ -22,7 +23,7 @@ HOWS: tuple[How, ...] = ("inner", "left", "outer")
 SIGNS = [(-3, 8), (-3, 3), (0, 8), (0, 0), (3, 8), (8, 3), (8, 0), (8, -3), (3, -3)]
 """Before and after, in ms: all combinations of signs that leave a window."""
 END_MS = 10_000
-EXAMPLES = 40
+EXAMPLES = 100 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 10
 
 
 class Sent(NamedTuple):

@@ -8,6 +8,7 @@ record by record, all at once, with restarts, and behind a repartition.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -39,7 +40,7 @@ from streamlog.serdes import serde_for
 FAR_MS = when_ms("2099-01-01T00:00:00Z")
 FILTERED, FAILING = -1, -2
 """Values that a filter or a failing function leaves out."""
-EXAMPLES = 25
+EXAMPLES = 100 if os.environ.get("STREAMLOG_PROFILE") == "thorough" else 10
 
 dumped = serde_for(int).dumps
 
