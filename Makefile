@@ -170,8 +170,8 @@ chaos-connect: $(VENV)/.dev ## sources and sinks of an app: the worker is killed
 chaos-connect-service: $(VENV)/.dev ## three worker processes of one Connect service, killed, suspended beyond their session, restarted in turn and reconfigured, ROUNDS=12 times for each of two seeds: files to the log, to a table and to files, compared as multisets
 	@STREAMLOG_PROFILE=thorough STREAMLOG_CONNECT_ROUNDS=$(or $(ROUNDS),12) $(BIN)/python -m pytest tests/connect_service/test_worker_kills.py -n 1 -q --timeout 3600
 
-bench-connect-service: $(VENV)/.dev ## a Connect service with CONNECTORS=100 idle connectors: start, memory, CPU, changes of one of them, and one of three workers killed; exit code 1 if a bar is missed
-	@$(BIN)/python -m benchmarks.connect_service --connectors $(or $(CONNECTORS),100)
+bench-connect-service: $(VENV)/.dev ## a Connect service with CONNECTORS=100 idle connectors: start, memory, CPU, changes of one of them, and one of three workers killed; changes of one of TASKS=1000 tasks; exit code 1 if a bar is missed
+	@$(BIN)/python -m benchmarks.connect_service --connectors $(or $(CONNECTORS),100) --tasks $(or $(TASKS),1000)
 
 bench-registry: $(VENV)/.dev ## the schema registry with 10,000 subjects of 5 versions: start, look-ups by id, memory
 	@$(BIN)/python -m benchmarks.schema_registry

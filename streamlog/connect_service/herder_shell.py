@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -262,9 +261,8 @@ class ConnectService:
         elif (record := self.keys.renewal(herder.configs.session_key)) is not None:
             self._perform([Write((record,))])
 
-    def _slot_counts(self) -> tuple[dict[str, int], int]:
-        counts = Counter(slot.connector for slot in self.herder.slots())
-        return dict(counts), self.herder.configs.next_offset
+    def _slot_counts(self) -> tuple[Mapping[str, int], int]:
+        return self.herder.slot_counts(), self.herder.configs.next_offset
 
     async def _on_round(self, given: GroupRound) -> None:
         """Carry out a round: tasks that another worker gets have ended when it returns."""

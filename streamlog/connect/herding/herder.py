@@ -130,6 +130,9 @@ class Herder:
         self._has_round = False
         self._waiting: list[_Waiting] = []
         self._discoveries: dict[str, _Discovery] = {}
+        self._slot_counts: Mapping[str, int] = {}
+        self._slots_until = -1
+        """The offset of the configs behind which these slots are."""
 
     # ---------------------------------------------------------------------------- events
 
@@ -308,14 +311,17 @@ class Herder:
 
     # ---------------------------------------------------------------------------- reads
 
-    def slots(self) -> list[ConnectorSlot]:
-        """Return the slots that the group has to place, by the dealings up to here."""
-        return [
-            ConnectorSlot(name, task)
-            for name, tasks in sorted(self.configs.tasks.items())
-            for task in range(len(tasks))
-            if self.configs.target(name) is not TargetState.STOPPED
-        ]
+    def slot_counts(self) -> Mapping[str, int]:
+        """Return how many slots of each connector the group has to place, by the last dealings."""
+        # Looked at several times a second, with up to 10,000 slots, of which few ever change.
+        if self._slots_until != self.configs.next_offset:
+            self._slots_until = self.configs.next_offset
+            self._slot_counts = {
+                name: len(tasks)
+                for name, tasks in sorted(self.configs.tasks.items())
+                if tasks and self.configs.target(name) is not TargetState.STOPPED
+            }
+        return self._slot_counts
 
     def is_at_rest(self, name: str) -> bool:
         """Return whether no worker can commit for a connector: it is stopped, and a round says so.
@@ -477,7 +483,7 @@ class Herder:
         if key.startswith(RESTART):
             yield from self._restart(name, self.configs.restarts[name][1], now_ms)
             return
-        yield from self.own.settle()
+        yield from self.own.settle(name)
         if not self.is_leader:
             return
         if key.startswith(COMMIT):

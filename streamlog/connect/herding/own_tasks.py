@@ -104,6 +104,8 @@ class OwnTasks:
         self._configs = configs
         self._statuses = statuses
         self._slots: frozenset[ConnectorSlot] = frozenset()
+        self._slots_of: dict[str, list[ConnectorSlot]] = {}
+        """The same by connector."""
         self._until = 0
         self._generation = 0
         self._dealings: dict[str, list[tuple[int, Sequence[Settings]]]] = {}
@@ -133,6 +135,9 @@ class OwnTasks:
             generation: the group's generation.
         """
         self._slots, self._until, self._generation = frozenset(slots), until, generation
+        self._slots_of = {}
+        for slot in self._slots:
+            self._slots_of.setdefault(slot.connector, []).append(slot)
         # 1. Task 0 of this worker reads p; the round counts a dealing by which task 1 of another
         # one reads p. 2. That one reads p's offset behind the round. 3. A last commit of task 0
         # would move the offset once more. But a slot that was only given up has no other owner
@@ -148,10 +153,17 @@ class OwnTasks:
             del dealings[: max(counted - 1, 0)]
         yield from self.settle()
 
-    def settle(self) -> Iterator[Effect]:
-        """Yield what brings the tasks to what slots, dealings and target states ask for."""
-        wanted = {slot: found for slot in self._slots if (found := self._wanted(slot)) is not None}
+    def settle(self, connector: str | None = None) -> Iterator[Effect]:
+        """Yield what brings the tasks to what slots, dealings and target states ask for.
+
+        Args:
+            connector: the one whose records have changed; None for all.
+        """
+        slots = self._slots if connector is None else self._slots_of.get(connector, ())
+        wanted = {slot: found for slot in slots if (found := self._wanted(slot)) is not None}
         for slot, running in list(self._running.items()):
+            if connector not in (None, slot.connector):
+                continue
             if wanted.get(slot) != running.settings:
                 is_gone = slot not in wanted
                 yield from self._end(slot, running, is_gone=is_gone)

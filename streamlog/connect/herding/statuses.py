@@ -60,6 +60,8 @@ class ConnectStatuses:
     statuses: dict[StatusKey, Status] = field(default_factory=dict)
     topics: dict[str, dict[str, UsedTopic]] = field(default_factory=dict)
     """The topics of each connector since their last reset."""
+    _tasks: dict[str, set[int]] = field(default_factory=dict)
+    """The numbers of the tasks in `statuses`, by connector."""
 
     def replay(self, key: bytes | None, value: bytes | None) -> StatusKey | None:
         """Apply one record; what is malformed or unknown is passed over.
@@ -96,22 +98,23 @@ class ConnectStatuses:
 
     def tasks_of(self, name: str) -> Iterator[tuple[int, Status]]:
         """Yield the statuses of a connector's tasks, by number."""
-        found = [
-            (task, status)
-            for (connector, task), status in self.statuses.items()
-            if connector == name and task is not None
-        ]
-        return iter(sorted(found, key=lambda each: each[0]))
+        numbers = sorted(self._tasks.get(name, ()))
+        return iter([(number, self.statuses[name, number]) for number in numbers])
 
     def topics_of(self, name: str) -> list[str]:
         """Return the topics that a connector has used since their last reset."""
         return sorted(self.topics.get(name, {}))
 
     def _status(self, key: StatusKey, value: bytes | None) -> None:
-        if value is None:
-            self.statuses.pop(key, None)
-            return
-        self.statuses[key] = msgspec.json.decode(value, type=Status)
+        name, number = key
+        if value is not None:
+            self.statuses[key] = msgspec.json.decode(value, type=Status)
+            if number is not None:
+                self._tasks.setdefault(name, set()).add(number)
+        elif self.statuses.pop(key, None) is not None and number is not None:
+            self._tasks[name].remove(number)
+            if not self._tasks[name]:
+                del self._tasks[name]
 
     def _topic(self, key: str, value: bytes | None) -> None:
         topic, colon, connector = key.removeprefix(TOPIC).partition(_OF_CONNECTOR)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -322,11 +321,10 @@ class AppHerder:
             if record is not None:
                 self._perform([Write((record,))])
 
-    def slot_counts(self) -> tuple[dict[str, int], int]:
+    def slot_counts(self) -> tuple[Mapping[str, int], int]:
         """Return the number of tasks of each connector, and the offset of the configs behind."""
         # By the newest dealing, together with the offset behind it: members count up to there.
-        counts = Counter(slot.connector for slot in self.herder.slots())
-        return dict(counts), self.herder.configs.next_offset
+        return self.herder.slot_counts(), self.herder.configs.next_offset
 
     # ---------------------------------------------------------------------------- tasks
 

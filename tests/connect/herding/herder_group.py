@@ -22,6 +22,7 @@ from streamlog.connect.herding.herder_requests import (
     Write,
     WriteStatus,
 )
+from streamlog.connect.herding.statuses import status_record
 
 
 class PluginsOfTests:
@@ -88,7 +89,8 @@ class HerderGroup:
         while self.read(self.leader):
             pass
         until = self.members[self.leader].position
-        slots = self.members[self.leader].herder.slots()
+        counts = self.members[self.leader].herder.slot_counts()
+        slots = [ConnectorSlot(name, at) for name, count in counts.items() for at in range(count)]
         names = sorted(self.members)
         given: dict[str, set[ConnectorSlot]] = {name: set() for name in names}
         for at, slot in enumerate(slots):
@@ -164,7 +166,7 @@ class HerderGroup:
             for slot, (_, is_paused) in member.running.items()
         }
 
-    def _do(self, name: str, effects: Sequence[Effect]) -> None:  # noqa: C901, PLR0912 - a case for each effect
+    def _do(self, name: str, effects: Sequence[Effect]) -> None:  # noqa: C901 - a case for each effect
         member = self.members[name]
         for effect in effects:
             match effect:
@@ -174,10 +176,7 @@ class HerderGroup:
                         self.log += records
                 case WriteStatus(key, status):
                     for each in self.members.values():
-                        if status is None:
-                            each.herder.statuses.statuses.pop(key, None)
-                        else:
-                            each.herder.statuses.statuses[key] = status
+                        each.herder.statuses.replay(*status_record(*key, status))
                 case RequestAnswer(number):
                     assert number not in self.answers, "answered twice"
                     self.answers[number] = effect
