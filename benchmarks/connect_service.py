@@ -3,9 +3,9 @@
 Half of the connectors are sources (`Tail` of a file each), half are sinks (`Objects`, of a topic
 each); nothing is read or written. The broker is a process of its own. Measured are a worker that
 starts over all of them, its memory and CPU while nothing happens, and three workers of which one is
-killed. Then a worker has a thousand tasks, and one of them is paused, resumed, changed and restarted
-while another one carries a line every 20 ms: measured is how long that takes, and how long the other
-one goes without a commit. On a machine that does other work, the times say little.
+killed. Then a worker has a thousand tasks, and one of them is paused, resumed, changed and
+restarted while another one carries a line every 20 ms: measured is how long that takes, and how
+long the other one goes without a commit. On a machine that does other work, the times say little.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +32,8 @@ from typing import Final, Self
 
 import msgspec
 
+from streamlog.client.admin import NewTopic
+from streamlog.client.consumer import Consumer
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.serdes.erased_types import JsonValue
@@ -61,6 +64,10 @@ class TaskState(msgspec.Struct):
 
     state: str
     worker_id: str
+
+
+class _State(msgspec.Struct):
+    state: str
 
 
 class _Status(msgspec.Struct):
@@ -201,18 +208,19 @@ def changes(service: Service, log_url: str) -> dict[str, float]:
     """Return how long it takes to pause, change and restart one of the connectors."""
     path = "/connectors/in-0"
     figures: dict[str, float] = {}
-    for name, state, method, target, body in (
-        ("pause_s", "PAUSED", "PUT", "pause", None),
-        ("resume_s", "RUNNING", "PUT", "resume", None),
-        ("change_s", "RUNNING", "PATCH", "config", {"poll": "1s"}),
-        ("restart_s", "RUNNING", "POST", "tasks/0/restart", None),
-    ):
-        before = asyncio.run(statuses(log_url, state))
+    with Statuses(log_url) as statuses:
+        for name, state, method, target, body in (
+            ("pause_s", "PAUSED", "PUT", "pause", None),
+            ("resume_s", "RUNNING", "PUT", "resume", None),
+            ("change_s", "RUNNING", "PATCH", "config", {"poll": "1s"}),
+            ("restart_s", "RUNNING", "POST", "tasks/0/restart", None),
+        ):
+            before = statuses.count(state)
 
-        def is_so(before: int = before, state: str = state) -> bool:
-            return asyncio.run(statuses(log_url, state)) > before
+            def is_so(before: int = before, state: str = state) -> bool:
+                return statuses.count(state) > before
 
-        figures[name] = seconds(partial(service.ask, method, f"{path}/{target}", body), is_so)
+            figures[name] = seconds(partial(service.ask, method, f"{path}/{target}", body), is_so)
     return figures
 
 
@@ -278,6 +286,7 @@ def measure_many(tasks: int) -> dict[str, float]:
         stack.callback(service.stop_all)
         (port,) = free_ports(1)
         service.start(port)
+        asyncio.run(_create_topic(log_url, "lines-busy"))
         for name, count in _shares(tasks):
             (directory / name).mkdir()
             for number in range(count):
@@ -299,6 +308,12 @@ def measure_many(tasks: int) -> dict[str, float]:
     return {f"many_{name}": value for name, value in figures.items()}
 
 
+async def _create_topic(log_url: str, name: str) -> None:
+    # A source creates its topic with its first line, and a reader of a missing one fails.
+    async with Log.open(log_url) as log, log.admin() as admin:
+        await admin.create_topics([NewTopic(name, 1)])
+
+
 def _shares(tasks: int) -> list[tuple[str, int]]:
     """Return connectors with their tasks: one that is changed, one that is busy, and the rest."""
     rest = tasks - 2
@@ -306,22 +321,42 @@ def _shares(tasks: int) -> list[tuple[str, int]]:
     return [("in-0", 1), ("busy", 1), *((f"many-{at}", count) for at, count in enumerate(many))]
 
 
-async def statuses(log_url: str, state: str) -> int:
-    """Return how often the task has come into a state: what the REST API shows may be the past."""
-    count = 0
-    async with Log.open(log_url) as log, log.consumer(auto_offset_reset="earliest") as consumer:
-        parts = [
-            TopicPartition("connect-status", number)
-            for number in range(await consumer.partitions("connect-status"))
-        ]
-        consumer.assign(parts)
-        ends = await consumer.end_offsets(parts)
-        while any(consumer.positions().get(part, 0) < end for part, end in ends.items()):
-            for records in (await consumer.poll(timeout_ms=100)).values():
+class Statuses:
+    """How often the task has come into each state: what the REST API shows may be the past."""
+
+    def __init__(self, log_url: str) -> None:
+        self._log_url = log_url
+        self._runner, self._stack = asyncio.Runner(), AsyncExitStack()
+        self._counts: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        self._consumer = self._runner.run(self._open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.run(self._stack.aclose())
+        self._runner.close()
+
+    def count(self, state: str) -> int:
+        """Return how often the task has come into a state until now."""
+        self._runner.run(self._read())
+        return self._counts[state]
+
+    async def _open(self) -> Consumer:
+        log = await self._stack.enter_async_context(Log.open(self._log_url))
+        consumer = log.consumer(auto_offset_reset="earliest")
+        await self._stack.enter_async_context(consumer)
+        count = await consumer.partitions("connect-status")
+        consumer.assign([TopicPartition("connect-status", number) for number in range(count)])
+        return consumer
+
+    async def _read(self) -> None:
+        ends = await self._consumer.end_offsets([*self._consumer.assignment()])
+        while any(self._consumer.positions().get(part, 0) < end for part, end in ends.items()):
+            for records in (await self._consumer.poll(timeout_ms=100)).values():
                 for record in records:
-                    is_it = record.key == b"status-task-in-0-0"
-                    count += is_it and f'"state":"{state}"'.encode() in (record.value or b"")
-    return count
+                    if record.key == b"status-task-in-0-0" and record.value:
+                        self._counts[msgspec.json.decode(record.value, type=_State).state] += 1
 
 
 def measure(connectors: int, idle_s: float) -> dict[str, float]:
