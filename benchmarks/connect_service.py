@@ -286,7 +286,6 @@ def measure_many(tasks: int) -> dict[str, float]:
         stack.callback(service.stop_all)
         (port,) = free_ports(1)
         service.start(port)
-        asyncio.run(_create_topic(log_url, "lines-busy"))
         for name, count in _shares(tasks):
             (directory / name).mkdir()
             for number in range(count):
@@ -298,6 +297,7 @@ def measure_many(tasks: int) -> dict[str, float]:
                 "tasks.max": str(count),
             }
             service.ask("PUT", f"/connectors/{name}/config", settings)
+        asyncio.run(_create_topic(log_url, "lines-busy"))
         service.until_running(connectors=tasks)
         path = directory / "busy" / "0.log"
         with Carried(path, log_url, "lines-busy") as carried:
