@@ -9,13 +9,13 @@ import gc
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.connect.orders import Order, order
 from streamlog import App, Record, Topic
-from streamlog.connect import Flush
+from streamlog.connect import Batch, Flush, TopicPartition
 from streamlog.connectors.memory import MemoryRows, MemorySink, MemorySource
 from streamlog.connectors.syslog import Syslog, SyslogMessage
 from streamlog.connectors.tail import Tail
@@ -48,6 +48,20 @@ class GatedOrders(Iterable[Record[str, Order]]):
         yield from self._rows[WARM_UP:]
 
 
+class DroppedRows(MemoryRows):
+    """Keeps offsets alone, so that no memory grows."""
+
+    def add(
+        self,
+        owner: int,
+        batches: Sequence[Batch[Any, Any]],
+        offsets: Mapping[TopicPartition, int],
+    ) -> None:
+        """Add the offsets behind batches."""
+        del batches
+        super().add(owner, (), offsets)
+
+
 def tail(settings: Settings) -> None:
     """Lines of a file into a topic."""
     lines = app.topic(settings["topic"], key=bytes, value=bytes)
@@ -59,7 +73,8 @@ def memory(settings: Settings) -> None:
     topic = app.topic(settings["topic"], key=str, value=Order)
     rows = GatedOrders(Path(settings["gate"]), settings["records"])
     app.source(topic, MemorySource(values=rows, read_rows=WARM_UP), name="from-memory")
-    app.sink(topic, MemorySink(into=MemoryRows()), name="to-memory")
+    into = MemoryRows() if settings["keeps"] else DroppedRows()
+    app.sink(topic, MemorySink(into=into), name="to-memory")
 
 
 def forward(settings: Settings) -> None:

@@ -276,9 +276,12 @@ class SourceCarrier:
         *,
         is_bytes: bool,
     ) -> None:
-        by_topic: dict[str, list[AnyRecord]] = {}
-        for record in self._changed(records, carried) if self._transforms else records:
-            by_topic.setdefault(record.topic, []).append(record)
+        changed = [*self._changed(records, carried)] if self._transforms else records
+        # Most sources have one topic: then nothing is dealt out.
+        topics = {record.topic for record in changed}
+        by_topic: dict[str, Sequence[AnyRecord]] = dict.fromkeys(topics, changed)
+        if len(topics) > 1:
+            by_topic = _by_topic(changed)
         for topic, some in by_topic.items():
             self._encode(self._connector.topic_of(topic), some, carried, is_bytes=is_bytes)
 
@@ -293,7 +296,12 @@ class SourceCarrier:
                 yield changed
 
     def _encode(
-        self, spec: TopicSpec, records: list[AnyRecord], carried: CarriedRead, *, is_bytes: bool
+        self,
+        spec: TopicSpec,
+        records: Sequence[AnyRecord],
+        carried: CarriedRead,
+        *,
+        is_bytes: bool,
     ) -> None:
         """Add the records of one topic; columns first, and one by one where that fails."""
         try:
@@ -504,6 +512,13 @@ def may_block(spec: TopicSpec) -> bool:
     return any(getattr(serde, "may_block", False) for serde in (spec.key, spec.value))
 
 
+def _by_topic(records: Sequence[AnyRecord]) -> dict[str, Sequence[AnyRecord]]:
+    found: dict[str, list[AnyRecord]] = {}
+    for record in records:
+        found.setdefault(record.topic, []).append(record)
+    return {**found}
+
+
 def _times_ms(times: Sequence[datetime]) -> list[int]:
     # Records of a page of rows, or of a transaction, have one time.
     if times.count(times[0]) == len(times):
@@ -541,6 +556,9 @@ def declare_rows(serde: AnySerde, column: Sequence[UserValue]) -> Sequence[UserV
         if structs is not None:
             return structs
         column = [*column]
+    # Nearly always: then no value is looked at again.
+    if isinstance(declared, type) and all_of_type(column, frozenset({declared})):
+        return column
     convert = _converter(declared)
     if convert is None:
         return column

@@ -289,7 +289,8 @@ class SinkRunner:
             part.take(rows[start:stop], max(part.next_offset, mark.offset), now_ms)
             part.mark(mark.offset, mark.elapsed_ms)
             start = stop
-        part.take(rows[start:], next_offset, now_ms)
+        # As they are: a slice copies every column.
+        part.take(rows[start:] if start else rows, next_offset, now_ms)
 
     async def _carry(
         self, partition: TopicPartition, columns: RecordColumns, next_offset: int
