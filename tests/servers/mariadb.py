@@ -1,4 +1,7 @@
-"""MariaDB, without its system tables: everything is allowed, and a start takes half a second."""
+"""MariaDB, without its system tables: everything is allowed, and a start takes half a second.
+
+It never waits for the disk, which a killed process needs for nothing, and stops as if it crashed.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,10 @@ class MariaDbServer(ServerProcess):
             "--innodb-log-file-size=8M",
             "--innodb-buffer-pool-size=16M",
             "--innodb-flush-log-at-trx-commit=2",
+            "--innodb-flush-method=nosync",
+            "--innodb-doublewrite=0",
+            "--innodb-fast-shutdown=2",
+            "--loose-sync-frm=0",
         ]
 
     def answers(self) -> bool:

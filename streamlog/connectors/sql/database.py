@@ -10,9 +10,10 @@ quoted; values are always parameters, never text of a statement.
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 import sqlalchemy
@@ -23,6 +24,7 @@ from sqlalchemy.pool import NullPool
 from streamlog.allowed_paths import check_path, is_allowed
 from streamlog.connect import Retriable, Secret
 from streamlog.connectors.sql.database_url import dialect_of
+from streamlog.errors import ConfigError
 from streamlog.serdes.erased_types import UserObject
 
 Row: TypeAlias = tuple[object, ...]
@@ -44,8 +46,12 @@ class Database(ABC):
 
     mark: str
     """How the driver writes a parameter."""
+    _column_named: re.Pattern[str]
+    """Finds the column in the text of an error."""
     name_type = "VARCHAR(255)"
     """The type of a column of names, which differ if their letters do in any way."""
+    can_alter = True
+    """Whether the database alters the type of a column, and lets it be null."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -144,6 +150,30 @@ class Database(ABC):
     def may_pass(self, error: BaseException) -> bool:
         """Whether the same statement may succeed later: the error is not the record's fault."""
 
+    def column_of(self, error: BaseException) -> str | None:
+        """Return the column that an error names, or None."""
+        found = self._column_named.search(str(error))
+        return None if found is None else next(filter(None, found.groups()), None)
+
+    def nullable_statement(self, table: str, column: str) -> str:
+        """Return the statement that lets a column be null, where the database has one.
+
+        Args:
+            table: its quoted name.
+            column: the column's name, not quoted.
+        """
+        raise ConfigError(f"column {column} of table {table} can't be altered here")
+
+    def widening_statement(self, table: str, column: str, kind: str) -> str:
+        """Return the statement that gives a column another type, where the database has one.
+
+        Args:
+            table: its quoted name.
+            column: the column's name, not quoted.
+            kind: the type.
+        """
+        raise ConfigError(f"column {column} of table {table} can't be made {kind} here")
+
     def execute(self, statement: str, values: Sequence[object] = ()) -> DBAPICursor:
         """Run a statement, and return its cursor; its parameters stand as `self.mark`."""
         cursor: DBAPICursor = self.connection.cursor()
@@ -203,6 +233,10 @@ class PostgresDatabase(Database):
     """Classes of SQLSTATE: connection, rollback (deadlock), resources, locks, operator, system; and
     of 25, a server that is read-only, such as a standby, and a transaction that was idle too long.
     """
+    _column_named = re.compile(
+        r'^CONTEXT:  COPY .+, line \d+, column (.+?): |^null value in column "(.+)" of relation',
+        re.MULTILINE,
+    )
 
     def prepare(self) -> None:
         """Bound how long a transaction may hold locks between two statements."""
@@ -233,6 +267,14 @@ class PostgresDatabase(Database):
             return isinstance(error, self._driver.InterfaceError)
         state: str | None = getattr(error, "sqlstate", None)
         return state is None or state.startswith(self._PASSING)
+
+    def nullable_statement(self, table: str, column: str) -> str:
+        """Return the statement that lets a column be null."""
+        return f"ALTER TABLE {table} ALTER COLUMN {self.quoted(column)} DROP NOT NULL"
+
+    def widening_statement(self, table: str, column: str, kind: str) -> str:
+        """Return the statement that gives a column another type."""
+        return f"ALTER TABLE {table} ALTER COLUMN {self.quoted(column)} TYPE {kind}"
 
     def insert(self, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
         """Insert rows by COPY."""
@@ -286,6 +328,11 @@ class PostgresDatabase(Database):
         self._staged.clear()
 
 
+_NOT_NULL: Final = re.compile(r"^((?:[^']|'(?:[^']|'')*')*?) NOT NULL\b")
+"""In a definition: the first NOT NULL that is not in a text, such as a value of an enum."""
+_TYPE: Final = re.compile(r"^\w+(?:\([\d,]+\))?")
+
+
 class MariaDatabase(Database):
     """MariaDB and MySQL by PyMySQL, which packs many rows into one INSERT."""
 
@@ -297,12 +344,15 @@ class MariaDatabase(Database):
     }
     """Too many connections, shutdown, network, lock wait, deadlock, server gone; disk full, storage
     engine failed, table full, server read-only."""
+    _column_named = re.compile(r"[Cc]olumn '(.+?)'|Field '(.+?)'|column .*`\.`(.+?)` at row")
 
     def prepare(self) -> None:
         """Refuse values that do not fit, which MariaDB would cut; times are UTC."""
         self.execute("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')")
         self.execute("SET SESSION time_zone = '+00:00'")
         self.execute(f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}")
+        # A change of a table waits for everyone who reads it, by default for a day.
+        self.execute(f"SET SESSION lock_wait_timeout = {LOCK_SECONDS}")
 
     def begin(self) -> None:
         """Start a transaction, with a new view of the tables."""
@@ -326,6 +376,25 @@ class MariaDatabase(Database):
         number = error.args[0] if error.args else None
         return isinstance(error, self._driver.OperationalError) and number in self._PASSING
 
+    def nullable_statement(self, table: str, column: str) -> str:
+        """Return the statement that lets a column be null."""
+        return self._modified(table, column, lambda text: _NOT_NULL.sub(r"\1 NULL", text, count=1))
+
+    def widening_statement(self, table: str, column: str, kind: str) -> str:
+        """Return the statement that gives a column another type."""
+        return self._modified(table, column, lambda text: _TYPE.sub(lambda _: kind, text, count=1))
+
+    def _modified(self, table: str, column: str, change: Callable[[str], str]) -> str:
+        """Return the statement that changes a column's definition.
+
+        MODIFY takes the whole of it: a default or comment that it leaves out is gone.
+        """
+        name = self.engine.dialect.identifier_preparer.quote_identifier(column).replace("%%", "%")
+        lines: str = self.execute(f"SHOW CREATE TABLE {table}").fetchall()[0][1]
+        found = next(each for each in lines.splitlines() if each.startswith(f"  {name} "))
+        definition = change(found.strip().rstrip(",").removeprefix(f"{name} "))
+        return f"ALTER TABLE {table} MODIFY {self.quoted(column)} {definition.replace('%', '%%')}"
+
     def upsert(
         self, table: str, columns: Sequence[str], keys: Sequence[str], rows: Sequence[Row]
     ) -> None:
@@ -340,6 +409,8 @@ class SqliteDatabase(Database):
     """SQLite: one writer at a time, which waits for the other."""
 
     mark = "?"
+    can_alter = False
+    _column_named = re.compile(r"^NOT NULL constraint failed: .+\.(.+)$")
 
     def connect(self) -> None:
         """Open the file, if it may be used now."""

@@ -14,31 +14,26 @@ Two races decide the order of its statements:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from streamlog.connect import (
+    BadRecord,
     Batch,
     ConnectError,
     Fenced,
-    Field,
     Retriable,
     SinkContext,
     SinkTask,
     TopicPartition,
 )
 from streamlog.connectors.sql import SqlSink
+from streamlog.connectors.sql.column_adapters import fitting_rows
 from streamlog.connectors.sql.database import Database, open_database
-from streamlog.connectors.sql.row_changes import Run, adapt_rows, plan_runs, plan_uniform
-from streamlog.connectors.sql.table_columns import (
-    TableColumns,
-    adapter_of,
-    add_columns,
-    create_table,
-    read_columns,
-)
+from streamlog.connectors.sql.row_changes import Run, plan_runs, plan_uniform
+from streamlog.connectors.sql.table_changes import SinkTables
 from streamlog.errors import ConfigError
 
 UNKNOWN = -1
@@ -127,7 +122,7 @@ class SqlWriter:
         self.name = name
         self.database = database
         self._owned: dict[TopicPartition, Owned] = {}
-        self._tables: dict[str, TableColumns] = {}
+        self._tables = SinkTables(database, sink)
         self._written: list[Batch[object, object]] = []
         self._is_confirmed = True
         """Whether the epochs and offsets of `_owned` are what the database has."""
@@ -277,75 +272,50 @@ class SqlWriter:
 
     def _write_run(self, table: str, run: Run) -> None:
         columns = self._tables[table]
-        dialect = self.database.engine.dialect.name
-        adapters = [adapter_of(columns.types[name], dialect) for name in run.columns]
-        rows = adapt_rows(run.rows, adapters)
+        try:
+            rows = fitting_rows(run.rows, run.columns, columns, self.database.engine.dialect)
+        except BadRecord as error:
+            # The row of which record is not known here; the runtime finds it by halves.
+            raise ConnectError(f"table {table}, {error}") from error
         quoted = self.database.quoted(self.sink.schema or "", table)
-        if run.is_deletion:
-            self.database.delete(quoted, run.columns, rows)
-        elif self.sink.insert_mode == "upsert":
-            if frozenset(run.keys) not in columns.unique:
-                raise ConfigError(
-                    f"table {table} has no primary key or unique index on ({', '.join(run.keys)}), "
-                    "by which an upsert finds a row: create one, or set pk_fields"
-                )
-            self.database.upsert(quoted, run.columns, run.keys, rows)
-        else:
-            self.database.insert(quoted, run.columns, rows)
+        if self.sink.insert_mode == "upsert" and frozenset(run.keys) not in columns.unique:
+            raise ConfigError(
+                f"table {table} has no primary key or unique index on ({', '.join(run.keys)}), "
+                "by which an upsert finds a row: create one, or set pk_fields"
+            )
+        try:
+            if run.is_deletion:
+                self.database.delete(quoted, run.columns, rows)
+            elif self.sink.insert_mode == "upsert":
+                self.database.upsert(quoted, run.columns, run.keys, rows)
+            else:
+                self.database.insert(quoted, run.columns, rows)
+        except self.database.errors as error:
+            if self.database.may_pass(error):
+                raise
+            raise ConnectError(f"table {table}{self._where(error, table)}: {error}") from error
+        except OverflowError as error:
+            # Python's driver of SQLite refuses integers of more than 64 bits so.
+            raise ConnectError(f"table {table}: {error}") from error
+
+    def _where(self, error: Exception, table: str) -> str:
+        """Return the column that an error is about, with its type, if the database tells it."""
+        name = self.database.column_of(error)
+        found = self._tables[table].types.get(name or "")
+        if found is None:
+            return ""
+        return f", column {name} ({found.compile(dialect=self.database.engine.dialect)})"
 
     def _fit_table(self, batch: Batch[object, object], table: str, run: Run) -> None:
-        """Create or widen the table if it lacks columns of a run and may be changed."""
-        known = self._tables.get(table) or self._look_up(table)
-        missing = run.columns if known is None else [n for n in run.columns if n not in known.types]
-        if known is not None and not missing:
-            return
-        fields = self.sink.shape.columns(batch.key_schema, batch.schema)
-        self._check_allowed(table, missing, fields, is_new=known is None)
-        self._change_table(batch, table, fields)
-        changed = self._look_up(table)
-        if changed is None or any(name not in changed.types for name in run.columns):
-            raise ConnectError(f"table {table} was dropped or changed while it was written")
-
-    def _look_up(self, table: str) -> TableColumns | None:
-        found = read_columns(self.database, table, self.sink.schema)
-        if found is not None:
-            self._tables[table] = found
-        return found
-
-    def _check_allowed(
-        self, table: str, missing: Sequence[str], fields: Sequence[Field], *, is_new: bool
-    ) -> None:
-        allowed = self.sink.auto_create if is_new else self.sink.auto_evolve
-        if not allowed:
-            what = f"table {table} does not exist" if is_new else f"table {table} lacks columns"
-            names = "" if is_new else f" {', '.join(missing)}"
-            setting = "auto_create" if is_new else "auto_evolve"
-            raise ConfigError(f"{what}{names}: create them, or set {setting}=True")
-        unknown = {*missing} - {each.name for each in fields}
-        if unknown:
-            raise ConfigError(
-                f"table {table} lacks {', '.join(sorted(unknown))}, and the records have no schema "
-                "that says their types: create them by hand, or use a type or converter with one"
-            )
-
-    def _change_table(
-        self, batch: Batch[object, object], table: str, fields: Sequence[Field]
-    ) -> None:
         """Change the table between two transactions, and write again what was rolled back.
 
         MariaDB commits at a change of a table, and a second connection would wait for the locks of
         this transaction. So the transaction ends here, and its batches are written once more.
         """
+        if not self._tables.needed(batch, table, run):
+            return
         self.database.rollback()
-        name = (self.sink.schema, table)
-        # What another task has changed meanwhile is read first.
-        known = self._look_up(table)
-        if known is None:
-            keys = self.sink.shape.key_columns(batch.key_schema, batch.schema)
-            create_table(self.database, name, fields, [each.name for each in keys])
-        else:
-            add_columns(self.database, name, [f for f in fields if f.name not in known.types])
-        self._look_up(table)
+        self._tables.change(batch, table, run)
         self.database.begin()
         for each in self._written:
             self._write(each)

@@ -1,40 +1,30 @@
-"""Table columns: which columns a table has, which it lacks, and how values go into them.
+"""Table columns: which columns a table has, their types, and how values go into them.
 
 A schema of Connect becomes a column of the database, and a column of the database a schema. The
 types are those that hold every value: what a database has no type for (durations, decimals in
 SQLite) becomes a number or text that sorts and reads back.
 
-Rule: a change of a table adds columns and never drops or narrows one.
+Not done here: changes of a table (`table_changes`).
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import timedelta
 from typing import Final, TypeAlias
-from uuid import UUID
 
-import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
-from sqlalchemy.schema import CreateColumn, CreateTable
 
 from streamlog.connect import Field, Schema
 from streamlog.connect.row_schema import DECIMAL_DIGITS_MAX, decimal_schema
 from streamlog.connectors.sql.database import Database
-from streamlog.connectors.sql.row_changes import Adapter
-from streamlog.errors import ConfigError
 from streamlog.replace import replace
 from streamlog.serdes.erased_types import UserObject
 
 SqlType: TypeAlias = sa.types.TypeEngine[UserObject]
 _MICROSECOND: Final = timedelta(microseconds=1)
-_KEY_CHARACTERS: Final = 255
-"""The length of text in a key of MariaDB, which can't index text without a bound. Its collation is
-the binary one, so that `a` and `A` are two keys, as they are in a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +35,15 @@ class TableColumns:
         types: the type of each column, by name, in order.
         primary_key: the columns of its primary key, in order.
         unique: its primary key and every unique index, as sets of columns.
+        not_null: the columns that must not be null, but could be altered to allow it.
+        required: the columns that must not be null, and have no default.
     """
 
     types: Mapping[str, SqlType]
     primary_key: tuple[str, ...]
     unique: frozenset[frozenset[str]]
+    not_null: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
 
     def schema(self, columns: Sequence[str] = ()) -> Schema:
         """Return the schema of its rows, or of some columns."""
@@ -82,7 +76,24 @@ def read_columns(database: Database, table: str, schema: str | None) -> TableCol
     keys = {frozenset(n) for n, each in zip(names, unique, strict=True) if len(n) == len(each) > 0}
     is_sqlite = database.engine.dialect.name == "sqlite"
     types = {each["name"]: _wide(each["type"]) if is_sqlite else each["type"] for each in columns}
-    return TableColumns(types, key, frozenset(keys))
+    not_null = [each for each in columns if not each["nullable"]]
+    return TableColumns(
+        types,
+        key,
+        frozenset(keys),
+        frozenset(n for each in not_null if (n := each["name"]) not in key and not _fills(each)),
+        frozenset(each["name"] for each in not_null if not _has_default(each)),
+    )
+
+
+def _fills(column: Mapping[str, UserObject]) -> bool:
+    """Whether a column has its values from the database, which can't be null then."""
+    return any(column.get(each) for each in ("identity", "computed"))
+
+
+def _has_default(column: Mapping[str, UserObject]) -> bool:
+    is_counted = column.get("autoincrement") is True
+    return column.get("default") is not None or is_counted or _fills(column)
 
 
 def _wide(found: SqlType) -> SqlType:
@@ -90,67 +101,6 @@ def _wide(found: SqlType) -> SqlType:
     if isinstance(found, sa.Integer):
         return sa.BigInteger()
     return sa.Double() if isinstance(found, sa.Float) else found
-
-
-def create_table(
-    database: Database, name: tuple[str | None, str], fields: Sequence[Field], keys: Sequence[str]
-) -> None:
-    """Create a table if it does not exist.
-
-    Args:
-        database: where.
-        name: the database's schema, or None for its default, and the table's name.
-        fields: the columns.
-        keys: which of them are the primary key.
-    """
-    schema, table = name
-    columns = [_column(database, each, is_key=each.name in keys) for each in fields]
-    made = sa.Table(table, sa.MetaData(), *columns, schema=schema)
-    with database.engine.begin() as connection:
-        connection.execute(CreateTable(made, if_not_exists=True))
-
-
-def add_columns(database: Database, name: tuple[str | None, str], fields: Sequence[Field]) -> None:
-    """Add columns to a table; rows that it has get NULL, so each column must allow that.
-
-    Raises:
-        ConfigError: a field may not be null and has no default.
-    """
-    schema, table = name
-    quoted = database.quoted(schema or "", table)
-    for each in fields:
-        if not each.schema.optional and each.default is None:
-            raise ConfigError(
-                f"table {table} lacks column {each.name}, which can't be added: its rows would "
-                "have no value for it; make the field optional or give it a default"
-            )
-        # Rows that are there get NULL, even where a default says what a new one would have.
-        optional = replace(each, schema=replace(each.schema, optional=True))
-        column = _column(database, optional, is_key=False)
-        text = CreateColumn(column).compile(dialect=database.engine.dialect)
-        with database.engine.begin() as connection:
-            connection.exec_driver_sql(f"ALTER TABLE {quoted} ADD COLUMN {text}")
-
-
-def _column(database: Database, field: Field, *, is_key: bool) -> sa.Column[UserObject]:
-    found = type_of_schema(field.schema, database.engine.dialect.name)
-    if is_key and database.mark != "?" and isinstance(found, sa.Text | sa.LargeBinary):
-        found = _bounded(found, database.engine.dialect.name)
-    return sa.Column(
-        field.name,
-        found,
-        primary_key=is_key,
-        nullable=field.schema.optional and not is_key,
-        # An integer key would number its rows by itself, but the key comes from the record.
-        autoincrement=False,
-    )
-
-
-def _bounded(found: SqlType, dialect: str) -> SqlType:
-    if dialect == "postgresql":
-        return found
-    is_text = isinstance(found, sa.Text)
-    return sa.String(_KEY_CHARACTERS, "utf8mb4_bin") if is_text else sa.VARBINARY(_KEY_CHARACTERS)
 
 
 def type_of_schema(schema: Schema, dialect: str) -> SqlType:
@@ -235,59 +185,3 @@ _KINDS: Final[Sequence[tuple[type[SqlType], Schema]]] = (
     (sa.JSON, Schema("string", logical="json")),
     (sa.Uuid, Schema("string", logical="uuid")),
 )
-
-
-def adapter_of(found: SqlType, dialect: str) -> Adapter:
-    """Return what makes a value fit for a column."""
-    if isinstance(found, sa.JSON):
-        return Adapter(_to_json)
-    if isinstance(found, sa.ARRAY):
-        return Adapter(_to_array)
-    if dialect == "postgresql":
-        return Adapter(_plain, _PLAIN_TYPES)
-    return Adapter(_to_text_or_number, _BASE_TYPES)
-
-
-_BASE_TYPES: Final = frozenset({str, int, float, bool, bytes})
-_PLAIN_TYPES: Final = _BASE_TYPES | {
-    Decimal, datetime, date, time, UUID, timedelta, bytearray, memoryview,
-}  # fmt: skip
-
-
-def _to_json(value: object) -> object:
-    return msgspec.json.encode(value, enc_hook=str).decode()
-
-
-def _to_array(value: object) -> object:
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else _plain(value)
-
-
-def _plain(value: object) -> object:
-    """Return a value that PostgreSQL's driver knows; structures become JSON."""
-    if isinstance(value, str | int | float | bytes | Decimal | datetime | date | time | UUID):
-        # An enum of text is text, too, but the driver would write its name.
-        return value.value if isinstance(value, enum.Enum) else value
-    if isinstance(value, enum.Enum):
-        return _plain(value.value)
-    if isinstance(value, timedelta | bytearray | memoryview):
-        return value
-    return _to_json(value)
-
-
-def _to_text_or_number(value: object) -> object:
-    """Return a value as MariaDB and SQLite take it: times in UTC, the rest as text or number."""
-    plain = _plain(value)
-    match plain:
-        case datetime():
-            local = plain if plain.tzinfo is None else plain.astimezone(UTC).replace(tzinfo=None)
-            return local.isoformat(" ", "microseconds")
-        case date() | time():
-            return plain.isoformat()
-        case timedelta():
-            return plain // _MICROSECOND
-        case Decimal() | UUID():
-            return str(plain)
-        case bytearray() | memoryview():
-            return bytes(plain)
-        case _:
-            return plain

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.connect import BadRecords, Field, Schema
-from streamlog.connectors.sql.row_changes import Adapter, RowShape, adapt_rows, plan_runs
+from streamlog.connectors.sql.row_changes import RowShape, plan_runs
 from streamlog.record import Record
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -88,10 +88,3 @@ def test_columns_of_a_new_table_begin_with_the_key() -> None:
         "value",
         "_timestamp",
     ]
-
-
-def test_only_columns_that_need_it_are_adapted() -> None:
-    rows = [(1, "a", None), (2, "b", 3)]
-    as_is = Adapter(str, frozenset({int, str}))
-    assert adapt_rows(rows, [as_is, as_is, as_is]) is rows
-    assert adapt_rows(rows, [as_is, as_is, Adapter(str)]) == [(1, "a", None), (2, "b", "3")]

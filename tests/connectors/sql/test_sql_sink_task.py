@@ -228,7 +228,7 @@ def test_what_the_table_lacks_is_named(url: str) -> None:
     writer = writer_of(sink_of(url))
     writer.recover([PLACE])
     writer.begin()
-    with pytest.raises(ConfigError, match="table orders does not exist: create them, or set auto"):
+    with pytest.raises(ConfigError, match="table orders does not exist: create it, or set auto"):
         writer.write(batch([(1, order("a"))]))
     writer.abort()
     run(url, "CREATE TABLE orders (id INTEGER, item VARCHAR(40))")
