@@ -216,3 +216,172 @@ def test_runs_of_one_schema_have_all_rows_in_order(given: list[Any]) -> None:
         keys = {each.key_schema for each in both if each.key is not None}
         values = {each.value_schema for each in both if each.value is not None}
         assert len(keys) > 1 or len(values) > 1
+
+
+Item = tuple[str, int, int]
+"""A record with its time and size, a mark with its elapsed time, or a commit of the open chunk."""
+ITEMS = st.lists(
+    st.one_of(
+        st.tuples(st.just("record"), st.integers(0, 50), st.integers(0, 4)),
+        st.tuples(st.just("mark"), st.integers(0, 15), st.just(0)),
+        st.tuples(st.just("commit"), st.just(0), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+class Account:
+    """Chunks by their definition, a record at a time."""
+
+    def __init__(self, records_max: int, bytes_max: int) -> None:
+        self._records_max, self._bytes_max = records_max, bytes_max
+        self.chunks: list[tuple[int, int, list[int], int]] = []
+        self.start = self.end = self.size_bytes = 0
+        self.offsets: list[int] = []
+        self._latest_ms: int | None = None
+
+    def record(self, offset: int, time_ms: int, size: int) -> None:
+        if self._passes(time_ms) and self.offsets:
+            self._close(offset)
+            self._latest_ms = time_ms
+        self.offsets.append(offset)
+        self.size_bytes += size
+        self.end = offset + 1
+        if len(self.offsets) == self._records_max or self.size_bytes >= self._bytes_max:
+            self._close(self.end)
+
+    def mark(self, offset: int, elapsed_ms: int) -> None:
+        is_cut = self._latest_ms is not None and self._passes(self._latest_ms + elapsed_ms)
+        self.end = offset + 1
+        if is_cut and self.offsets:
+            self._close(self.end)
+
+    def commit(self) -> None:
+        self.start, self.offsets, self.size_bytes = self.end, [], 0
+
+    @property
+    def open(self) -> tuple[int, int, list[int], int]:
+        return self.start, self.end, self.offsets, self.size_bytes
+
+    def _passes(self, time_ms: int) -> bool:
+        before_ms, self._latest_ms = self._latest_ms, max(time_ms, self._latest_ms or 0)
+        return before_ms is not None and time_ms // 10 > before_ms // 10
+
+    def _close(self, end: int) -> None:
+        self.chunks.append((self.start, end, self.offsets, self.size_bytes))
+        self.start, self.end, self.offsets, self.size_bytes = end, end, [], 0
+        self._latest_ms = None
+
+
+@given(ITEMS, st.integers(1, 5), st.integers(1, 9), st.data())
+def test_time_records_and_bytes_end_a_chunk_whatever_the_portions(
+    items: list[Item], records_max: int, bytes_max: int, data: st.DataObject
+) -> None:
+    flush = Flush(stream_time="10ms", records=records_max, size_bytes=bytes_max)
+    progress, account = SinkProgress(flush), Account(records_max, bytes_max)
+    progress.assign(PART, 0)
+    part, waiting, done = progress.parts[PART], list[SinkRow](), list[FlushChunk]()
+    offset = 0
+
+    def take_waiting() -> int:
+        if waiting:
+            # Behind the records, a poll may pass markers.
+            account.end += data.draw(st.integers(0, 2), "markers")
+            part.take(rows_of(*waiting), account.end, now_ms=0)
+            waiting.clear()
+        return max(offset, account.end)
+
+    for kind, number, size in items:
+        offset += data.draw(st.integers(0, 2), "gap")
+        if kind == "record":
+            account.record(offset, number, size)
+            account.end = max(account.end, offset + 1)
+            waiting.append(row(offset, number, size))
+            offset += 1
+            if data.draw(st.booleans(), "end of a poll"):
+                offset = take_waiting()
+            continue
+        offset = take_waiting()
+        if kind == "mark":
+            account.mark(offset, number)
+            part.mark(offset, number)
+            part.mark(offset, number)  # A poll may bring it again.
+            offset += 1
+        elif not part.closed and part.open.records:
+            done.append(part.open)
+            account.chunks.append(account.open)
+            account.commit()
+            part.commit(part.open)
+    take_waiting()
+    chunks = [*done, *part.closed]
+    assert sorted(map(summary, chunks)) == account.chunks
+    assert summary(part.open) == account.open
+    assert progress.due(10**9) == ([part.closed[0]] if part.closed else [])
+
+
+def summary(chunk: FlushChunk) -> tuple[int, int, list[int], int]:
+    return chunk.start, chunk.end, offsets(chunk), chunk.size_bytes
+
+
+POLLS = st.lists(
+    st.tuples(st.sampled_from([PART, OTHER]), st.integers(0, 3), st.integers(0, 3), st.booleans()),
+    max_size=20,
+)
+
+
+@given(POLLS, st.integers(1, 9), st.integers(1, 12), st.booleans())
+def test_a_flush_is_due_by_what_is_not_committed(
+    polls: list[tuple[TopicPartition, int, int, bool]],
+    records_max: int,
+    bytes_max: int,
+    streams: bool,
+) -> None:
+    """By the sums over partitions; by age from the oldest record, of markers if there is none."""
+    flush = Flush(records=records_max, size_bytes=bytes_max, every="20ms")
+    progress = SinkProgress(flush, streams=streams)
+    ends, counts, sizes = {PART: 0, OTHER: 0}, {PART: 0, OTHER: 0}, {PART: 0, OTHER: 0}
+    begun: dict[TopicPartition, int] = {}
+    moved: dict[TopicPartition, int] = {}
+    for each in ends:
+        progress.assign(each, 0)
+    for now_ms, (at, count, size, has_marker) in enumerate(polls):
+        first = ends[at]
+        ends[at] += count + has_marker
+        rows = [row(first + number, size=size) for number in range(count)]
+        progress.parts[at].take(SinkRows.of(at, rows), ends[at], now_ms=10 * now_ms)
+        counts[at] += count
+        sizes[at] += count * size
+        if count:
+            begun.setdefault(at, 10 * now_ms)
+        if ends[at] > progress.parts[at].committed:
+            moved.setdefault(at, 10 * now_ms)
+        oldest_ms = min((begun or moved).values(), default=None)
+        is_old = oldest_ms is not None and 10 * now_ms - oldest_ms >= 20
+        is_due = sum(counts.values()) >= records_max or sum(sizes.values()) >= bytes_max or is_old
+        changed = [part.open for part in progress.parts.values() if part.partition in moved]
+        assert progress.due(10 * now_ms) == (changed if is_due else [])
+        assert progress.due(10 * now_ms, at_once=True) == changed
+        if is_due:
+            for chunk in changed:
+                progress.parts[chunk.partition].commit(chunk)
+                assert progress.parts[chunk.partition].committed == ends[chunk.partition]
+            begun, moved = {}, {}
+            counts, sizes = dict.fromkeys(counts, 0), dict.fromkeys(sizes, 0)
+
+
+def test_a_record_that_fails_alone_is_repeated_alone_and_is_as_old_as_before() -> None:
+    progress = SinkProgress(Flush())
+    progress.assign(PART, 0)
+    part = progress.parts[PART]
+    part.take(rows_of(row(0), row(1)), 2, now_ms=7)
+    assert part.split(part.open)
+    assert [chunk.first_ms for chunk in part.closed] == [7, 7]
+    (first,) = progress.due(7)
+    assert not part.split(first)
+    part.commit(first)
+    part.commit(progress.due(7)[0])
+    part.take(rows_of(row(2)), 3, now_ms=8)
+    alone = part.open
+    assert not part.split(alone)
+    part.take(rows_of(row(3)), 4, now_ms=8)
+    assert progress.due(8) == [alone], "the next record is in another chunk"
