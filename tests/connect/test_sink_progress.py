@@ -385,3 +385,14 @@ def test_a_record_that_fails_alone_is_repeated_alone_and_is_as_old_as_before() -
     assert not part.split(alone)
     part.take(rows_of(row(3)), 4, now_ms=8)
     assert progress.due(8) == [alone], "the next record is in another chunk"
+
+
+def test_a_mark_that_is_read_twice_counts_once() -> None:
+    progress = SinkProgress(Flush(stream_time="10ms"))
+    progress.assign(PART, 0)
+    part = progress.parts[PART]
+    for _ in range(2):
+        part.take(rows_of(row(0, 5)), 1, now_ms=0)
+        part.mark(1, 3)
+        assert (part.open.end, offsets(part.open)) == (2, [0]), "time is 8"
+        assert part.rewind() == 0
