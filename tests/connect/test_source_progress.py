@@ -5,12 +5,10 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from streamlog.connect.source_progress import (
-    HELD_BYTES_MAX,
-    HELD_RECORDS_MAX,
-    HeldRead,
-    SourceProgress,
-)
+from streamlog.connect.source_progress import HeldRead, SourceProgress
+
+RECORDS = st.sampled_from([0, 1, 2, 24_999, 25_000, 49_999, 50_000])
+BYTES = st.sampled_from([0, 1, 2, 4 * 1024 * 1024, 8 * 1024 * 1024 - 1, 8 * 1024 * 1024])
 
 
 class Progress(RuleBasedStateMachine):
@@ -21,13 +19,18 @@ class Progress(RuleBasedStateMachine):
         self.progress: SourceProgress[int] = SourceProgress(None)
         self.log: list[int] = []
         self.loose: list[int] = []
+        self.sizes: list[tuple[int, int]] = []
+        """Records and bytes of each loose read."""
+        self.times_ms: list[int] = []
         self.sent = 0
 
-    @rule(size=st.integers(0, 3_000_000), count=st.integers(0, HELD_RECORDS_MAX))
-    def hold(self, size: int, count: int) -> None:
+    @rule(size=BYTES, count=RECORDS, held_ms=st.integers(0, 9))
+    def hold(self, size: int, count: int, held_ms: int) -> None:
         number = len(self.log) + len(self.loose)
         self.loose.append(number)
-        self.progress.hold(HeldRead(number, count, size, {"at": number + 1}))
+        self.sizes.append((count, size))
+        self.times_ms.append(held_ms)
+        self.progress.hold(HeldRead(number, count, size, {"at": number + 1}, held_ms=held_ms))
 
     @rule()
     def take(self) -> None:
@@ -40,12 +43,13 @@ class Progress(RuleBasedStateMachine):
         counted = [read.records for read in self.progress.count()]
         assert counted == self.loose[: self.sent], "in order, and only what was in the transaction"
         self.log += counted
-        self.loose, self.sent = self.loose[self.sent :], 0
+        self.loose, self.sizes = self.loose[self.sent :], self.sizes[self.sent :]
+        self.times_ms, self.sent = self.times_ms[self.sent :], 0
 
     @rule()
     def undo(self) -> None:
-        self.progress.undo()
-        self.loose, self.sent = [], 0
+        assert self.progress.undo() == sum(count for count, _ in self.sizes)
+        self.loose, self.sizes, self.times_ms, self.sent = [], [], [], 0
 
     @invariant()
     def offsets_follow(self) -> None:
@@ -54,25 +58,18 @@ class Progress(RuleBasedStateMachine):
         last = len(self.log) + len(self.loose)
         assert self.progress.last == ({"at": last} if last else None)
         assert self.progress.is_empty == (not self.loose)
-        if not self.loose:
-            assert self.progress.held_bytes == self.progress.held_records == 0
+
+    @invariant()
+    def figures_are_sums(self) -> None:
+        """What is in flight counts among the held, but does not keep the reader from reading."""
+        assert self.progress.held_records == sum(count for count, _ in self.sizes)
+        assert self.progress.held_bytes == sum(size for _, size in self.sizes)
+        assert self.progress.oldest_ms == (self.times_ms[0] if self.times_ms else None)
+        waiting = self.sizes[self.sent :]
+        assert self.progress.is_full == (
+            sum(count for count, _ in waiting) >= 50_000
+            or sum(size for _, size in waiting) >= 8 * 1024 * 1024
+        )
 
 
 TestProgress = Progress.TestCase
-
-
-def test_a_reader_waits_for_records_and_for_bytes_in_flight() -> None:
-    progress: SourceProgress[int] = SourceProgress(None)
-    progress.hold(HeldRead(0, HELD_RECORDS_MAX, 0, {}))
-    assert progress.is_full
-    progress.take()
-    assert not progress.is_full, "the next commit is read while this one is under way"
-    progress.hold(HeldRead(0, HELD_RECORDS_MAX, 0, {}))
-    assert progress.is_full, "a slow commit holds the reader back"
-    progress.count()
-    progress.take()
-    progress.count()
-    assert not progress.is_full
-    progress.hold(HeldRead(0, 1, HELD_BYTES_MAX, {}, held_ms=7))
-    assert progress.is_full
-    assert progress.oldest_ms == 7
