@@ -26,6 +26,7 @@ def test_a_wait_that_was_asked_for_is_honoured_beyond_the_limit() -> None:
     backoff = Backoff()
     for _ in range(100):
         assert backoff.fail(1, at_least_ms=1) <= 60_000
+    assert backoff.fail(0) == 60_000
 
 
 def test_a_record_is_tried_again_until_its_time_is_over_as_in_kafka_connect() -> None:
@@ -39,6 +40,11 @@ def test_a_record_is_tried_again_until_its_time_is_over_as_in_kafka_connect() ->
     # The next record has the whole time again.
     assert retry.fail(now_ms, 0.5) == 300
     assert RecordRetry(RecordRetries()).fail(0, 0.5) is None
+
+
+def test_chance_draws_the_waits_behind_the_limit_alone() -> None:
+    retry = RecordRetry(RecordRetries(timeout_ms=WITHOUT_END, wait_ms_max=600))
+    assert [retry.fail(0, 0.25) for _ in range(4)] == [300, 600, 150, 150]
 
 
 def test_success_gives_the_next_record_the_whole_time() -> None:
