@@ -1,15 +1,18 @@
-"""A real Prometheus scrapes a worker with connectors, and each of their alerts is provoked.
+"""A real Prometheus scrapes workers with connectors, and each of their alerts is provoked.
 
 The faults are real ones: a target that answers 500, a record that it refuses, a log that takes no
-writes, and a transaction in PostgreSQL that nobody ends, so that the slot can't advance.
+writes, a transaction in PostgreSQL that nobody ends, so that the slot can't advance, and in a
+Connect service a converter that the topic's values are not for.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -114,6 +117,8 @@ class Drill:
     dsn: str
     target: Target
     broker: Process
+    rest: str
+    """The REST API of a Connect service."""
     orders: int = 0
 
     def order(self, item: str = "book", count: int = 1) -> None:
@@ -128,6 +133,29 @@ class Drill:
         await self.known.until(_is_carried, "all orders are at the target")
         await asyncio.sleep(6)  # some rounds of all rules
         assert self.known.firing() == set()
+
+    async def wrong_converter(self) -> None:
+        settings = {
+            "connector.class": "HttpSink",
+            "url": self.target.url,
+            "topics": "orders",
+            "key.converter": "org.apache.kafka.connect.converters.ByteArrayConverter",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter.schemas.enable": "true",
+        }
+        await asyncio.to_thread(self._ask, "PUT", "connectors/wrong/config", settings)
+        await self.known.fires("StreamlogConnectorFailed")
+        await asyncio.to_thread(self._ask, "DELETE", "connectors/wrong")
+        await self.known.ends("StreamlogConnectorFailed")
+
+    def _ask(self, method: str, path: str, body: object = None) -> None:
+        request = urllib.request.Request(
+            f"http://{self.rest}/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"content-type": "application/json"},
+        )
+        urllib.request.urlopen(request, timeout=60).close()  # noqa: S310 - of this test
 
     async def dead_letter(self) -> None:
         self.order("refused")
@@ -170,7 +198,7 @@ def _is_carried(known: Prometheus) -> bool:
 
 def test_each_alert_of_connectors_fires_for_its_fault(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        web, own = stack.enter_context(reserved_ports(2))
+        web, rest, own = stack.enter_context(reserved_ports(3))
         server = stack.enter_context(PostgresServer(max_slot_wal_keep_size="200MB"))
         dsn = server.dsn(server.create_database())
         database = stack.enter_context(psycopg.connect(dsn, autocommit=True))
@@ -184,18 +212,22 @@ def test_each_alert_of_connectors_fires_for_its_fault(tmp_path: Path) -> None:
         app = APP.format(log=log, database=url, target=site.url)
         (tmp_path / "shop.py").write_text(app)
         (tmp_path / "streamlog-alerts.yml").write_text(alert_rules(LIMITS))
-        config = scrape_config([], [f"127.0.0.1:{web}"], cluster="drill", interval="2s")
+        workers = [f"127.0.0.1:{port}" for port in (web, rest)]
+        config = scrape_config([], workers, cluster="drill", interval="2s")
         (tmp_path / "prometheus.yml").write_text(config)
         command = (*STREAMLOG, "-A", "shop", "worker", "--web", f"127.0.0.1:{web}")
         worker = stack.enter_context(running(*command, cwd=tmp_path))
         worker.line("web .*http")
+        service = (*STREAMLOG, "connect", "--rest", f"127.0.0.1:{rest}", "--log", log)
+        stack.enter_context(running(*service, cwd=tmp_path)).line("REST API at")
         known = stack.enter_context(prometheus(tmp_path, own))
-        asyncio.run(drill(Drill(known, database, dsn, site, broker)))
+        asyncio.run(drill(Drill(known, database, dsn, site, broker, f"127.0.0.1:{rest}")))
         assert worker.stop() == 0, worker.output
 
 
 async def drill(here: Drill) -> None:
     await here.begin()
+    await here.wrong_converter()
     await here.dead_letter()
     await here.target_away()
     await here.log_away()
