@@ -20,6 +20,7 @@ from streamlog.connect.herding.herder_requests import (
 )
 from streamlog.connect.parts import encode_offset
 from streamlog.connect.setting_types import INT32_MAX
+from streamlog.connect.sink_progress import WriteRange
 from streamlog.connect_service.connector_release import comes_to_rest
 from streamlog.connect_service.rest_port import RestPort
 from streamlog.connect_tasks.contexts import ConnectorContext
@@ -62,13 +63,7 @@ class ConnectorOffsets:
             }
         if method not in ("PATCH", "DELETE"):
             raise ConnectRefusal(METHOD_NOT_ALLOWED, "HTTP 405 Method Not Allowed")
-        if not await comes_to_rest(self._service, name):
-            raise ConnectRefusal(
-                BAD_REQUEST,
-                "Connectors must be in the STOPPED state before their offsets can be modified. This"
-                " can be done for the specified connector by issuing a 'PUT' request to the"
-                f" '/connectors/{name}/stop' endpoint",
-            )
+        await self._require_stopped(name)
         given = None if method == "DELETE" else _decode(body)
         if is_sink:
             await self._set_sink(name, given)
@@ -76,6 +71,43 @@ class ConnectorOffsets:
             await self._set_source(name, given)
         what = "altered" if given is not None else "reset"
         return 200, {"message": f"The offsets for this connector have been {what} successfully"}
+
+    async def _require_stopped(self, name: str) -> None:
+        if not await comes_to_rest(self._service, name):
+            raise ConnectRefusal(
+                BAD_REQUEST,
+                "Connectors must be in the STOPPED state before their offsets can be modified. This"
+                " can be done for the specified connector by issuing a 'PUT' request to the"
+                f" '/connectors/{name}/stop' endpoint",
+            )
+
+    async def forget_ranges(self, name: str) -> tuple[int, object]:
+        """Let a sink go on without repeating the ranges that it has begun; returns the answer.
+
+        The group's offsets stay, and lose the metadata that names the ranges.
+
+        Raises:
+            ConnectRefusal: there is no such connector, or it is not stopped.
+        """
+        if name not in self._service.herder.configs.connectors:
+            raise ConnectRefusal(NOT_FOUND, f"Connector {name} not found")
+        await self._require_stopped(name)
+        group, admin = self._service.sink_group(name), self._service.log.admin()
+        is_sink = self._service.herder.kind(name) == "sink"
+        found = await admin.group_offsets_and_metadata(group) if is_sink else {}
+        offsets: dict[TopicPartition, int] = {}
+        texts: list[str] = []
+        for at, position in sorted(found.items()):
+            begun = WriteRange.decode(position.metadata)
+            if begun is not None:
+                offsets[at] = position.offset
+                texts.append(f"{at.topic}-{at.partition} from {position.offset} to {begun.until}")
+        if not offsets:
+            return 200, {"message": f"Connector {name} has begun no range"}
+        await admin.alter_group_offsets(group, offsets)
+        which = ", ".join(texts)
+        message = f"Forgot the range of {which}: its rows may be in the target twice"
+        return 200, {"message": message}
 
     async def forget(self, name: str) -> None:
         """Forget the offsets of a source whose tasks have ended."""

@@ -232,6 +232,9 @@ class ConnectRest:
             return await self._config(call, name)
         if what == ("offsets",):
             return await self._offsets.answer(call.method, name, call.body)
+        # Ours, and a path that Kafka Connect does not have: there it is 404, and changes nothing.
+        if (call.method, what) == ("DELETE", ("offsets", "ranges")):
+            return await self._offsets.forget_ranges(name)
         shown = self._shown(name, what) if call.method == "GET" else None
         return await self._changed(call, name, what) if shown is None else (200, shown)
 

@@ -251,9 +251,9 @@ class SinkRunner:
                     f"sink {self._context.name!r} was interrupted while it wrote {topic}-{number}"
                     f" up to offset {begun.until} with other settings ({begun.config}, not"
                     f" {self._config}), and can repeat that range with those only: put the former"
-                    " settings back until the range is written, or give it up by committing the"
-                    f" offset {position.offset} without metadata to its group, after which"
-                    " rows of the range may be in the target twice"
+                    " settings back until the range is written, or stop the connector and give it"
+                    " up by `streamlog connectors offsets NAME --forget-range --execute`, after"
+                    " which rows of the range may be in the target twice"
                 )
         self._new.update(offsets)
 

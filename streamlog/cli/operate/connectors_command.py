@@ -319,16 +319,28 @@ def offsets(
         typer.Option("--set", metavar="JSON", help='[{"partition": {...}, "offset": {...}}, ...]'),
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Forget all offsets.")] = False,
+    forget_range: Annotated[
+        bool,
+        typer.Option(
+            "--forget-range",
+            help="Let a sink with other settings go on without repeating what it had begun.",
+        ),
+    ] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without it, show it.")] = False,
     connect: UrlOption = "",
 ) -> None:
     """Print how far a connector is, or set that; the connector has to be stopped."""
     path = f"{_path(name)}/offsets"
-    if new is None and not reset:
+    if sum((new is not None, reset, forget_range)) > 1:
+        raise ConfigError("--set, --reset and --forget-range contradict each other")
+    if (new is None and not reset and not forget_range) or (forget_range and not execute):
         _print(_ask(connect, "GET", path))
+        if forget_range:
+            say("nothing was changed: say --execute to begin at these offsets with new settings")
         return
-    if new is not None and reset:
-        raise ConfigError("--set and --reset contradict each other")
+    if forget_range:
+        say(_ask(connect, "DELETE", f"{path}/ranges")["message"])
+        return
     try:
         entries = None if new is None else json.loads(new)
     except ValueError as error:
