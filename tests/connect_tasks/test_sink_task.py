@@ -508,7 +508,9 @@ def test_a_range_of_other_settings_is_refused_with_both_ways_out() -> None:
     clock, target = Clock(), Target()
     group = Group(Random(0), 5)
     runner = make(Files, target, group, clock)
-    with pytest.raises(ConnectError, match=r"put the former settings back.*or give it up"):
+    with pytest.raises(
+        ConnectError, match=r"put the former settings back.* --forget-range --execute"
+    ):
         runner.assign({PARTS[0]: GroupPosition(3, "streamlog:until=9,config=00000000")})
     assert config_of(Files(flush=Flush(records=3))) == config_of(Files())
     assert config_of(Files(directory="/b")) != config_of(Files())
