@@ -205,6 +205,19 @@ def test_references_are_read(live: RunningRegistry) -> None:
     assert found.value == {"p": b"ab"}
 
 
+def test_references_of_json_are_read(live: RunningRegistry) -> None:
+    live.register("price", {"type": "number", "title": "shop.Price"}, schemaType="JSON")
+    references = [{"name": "price.json", "subject": "price", "version": 1}]
+    node = {"type": "object", "properties": {"p": {"$ref": "price.json"}}}
+    number = live.register("priced-value", node, schemaType="JSON", references=references)
+    found = opened(live.url, "priced", JSON_SCHEMA).decode(
+        b"\0" + number.to_bytes(4, "big") + b'{"p":1.5}'
+    )
+    assert found.value == {"p": 1.5}
+    assert found.schema is not None
+    assert found.schema.fields[0].schema.name == "shop.Price"
+
+
 def test_an_incompatible_schema_is_a_bad_record_and_asked_for_once(stub: StubRegistry) -> None:
     stub.refusals["orders-value"] = ["the field id is gone"]
     converter = opened(stub.url)

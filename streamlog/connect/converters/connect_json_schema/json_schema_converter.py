@@ -36,6 +36,7 @@ from streamlog.connect.converters.registry_converter import (
     RegistryConverterSettings,
     WriteRow,
 )
+from streamlog.connect.java_values import INTEGER_BITS
 from streamlog.connect.row_schema import Field, Schema, fields_of
 from streamlog.errors import InvalidSchema
 from streamlog.schemas import JsonSchema, SchemaType, parse_schema
@@ -47,6 +48,8 @@ _KEY, _VALUE = ENTRY
 _LEFT_OUT: Final = object()
 """What stands for a property that is not written."""
 _NESTED: Final = ("array", "map", "struct")
+_DIGITS_MAX: Final = 20
+"""The most digits of an integer that is written with a fraction."""
 _WHOLLY: Final = 1 << 30
 """How well a value fits a type that its own type names; more than any number of properties."""
 
@@ -202,7 +205,7 @@ class _JsonRows:
         """Return what parsed JSON holds; raises BadRecord if it does not fit."""
         if value is None or schema.kind not in _NESTED:
             is_null = _is_null_symbol(schema, value)
-            return None if is_null else self._scalars.from_json(schema, value)
+            return None if is_null else self._scalars.from_json(schema, _whole(schema, value))
         if schema.kind == "struct":
             return (self._read_one_of if is_one_of(schema) else self._read_struct)(schema, value)
         if schema.kind == "map":
@@ -259,6 +262,15 @@ class _JsonRows:
             raise _no("value of one of several types", value)
         found[best.name] = self.read(best.schema, value)
         return found
+
+
+def _whole(schema: Schema, value: JsonValue | Decimal) -> JsonValue | Decimal:
+    """Return a number such as 1.0, which is an integer to JSON Schema, as one."""
+    is_fraction = isinstance(value, Decimal) and schema.kind in INTEGER_BITS
+    # The digits are bounded before they are counted: a short text may stand for a million of them.
+    if is_fraction and value.adjusted() < _DIGITS_MAX and value == value.to_integral_value():
+        return int(value)
+    return value
 
 
 def _is_null_symbol(schema: Schema | None, value: object) -> bool:

@@ -163,6 +163,18 @@ def test_what_json_lacks_is_lacking_again_as_in_java() -> None:
     assert written(found.schema, found.value)[1] == b'{"b":"x"}'
 
 
+@pytest.mark.parametrize("text", ["1.0", "10e-1", "1", "1.00000000000000000000000000"])
+def test_an_integer_may_be_written_with_a_fraction(text: str) -> None:
+    Draft7Validator({"type": "integer"}).validate(json.loads(text))
+    assert read({"type": "integer"}, text.encode()).value == 1
+
+
+@pytest.mark.parametrize("text", ["1.5", "1e999999999", "-1e-999999999", '"1"', "true"])
+def test_what_is_no_integer_is_a_bad_record(text: str) -> None:
+    with pytest.raises(BadRecord, match="is no int64"):
+        read({"type": "integer"}, text.encode())
+
+
 def test_what_is_none_of_several_types_is_a_bad_record() -> None:
     with pytest.raises(BadRecord, match="one of several types"):
         read({"oneOf": [{"type": "integer"}, {"type": "boolean"}]}, b'"x"')
