@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.connect import BadRecords, Batch, Schema, TopicPartition
@@ -27,6 +27,8 @@ from streamlog.replace import replace
 from streamlog.serdes.derived.type_description import Digits
 
 AT = TopicPartition("rows", 0)
+few = settings(max_examples=settings().max_examples // 3)
+"""Each example is of several rows, and makes several batches."""
 
 
 class Land(Enum):
@@ -157,6 +159,7 @@ def same(found: Any, expected: Any) -> bool:
 times = st.lists(st.integers(TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX), min_size=4, max_size=4)
 
 
+@few
 @given(values(may_misfit=False), times)
 def test_columns_are_the_fields_of_the_rows(column: list[Any], some: list[int]) -> None:
     some = some[: len(column)]
@@ -175,6 +178,7 @@ def test_columns_are_the_fields_of_the_rows(column: list[Any], some: list[int]) 
         assert found.column("_key").to_pylist() == list(batch.keys)
 
 
+@few
 @given(values(may_misfit=True))
 def test_a_row_that_does_not_fit_is_named_by_its_index(column: list[Any]) -> None:
     # Each row alone says whether it fits.

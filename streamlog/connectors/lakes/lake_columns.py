@@ -22,6 +22,7 @@ from uuid import UUID
 import msgspec
 
 from streamlog.connect import Field, Schema
+from streamlog.connectors.tables.column_types import holds, is_binary, is_list, is_text
 from streamlog.errors import ConfigError
 from streamlog.replace import replace
 from streamlog.serdes.erased_types import UserObject
@@ -32,8 +33,6 @@ StoredType: TypeAlias = Callable[[UserObject], UserObject]
 COLUMNS_MAX: Final = 2_000
 """The most columns of a table; rows whose names are data, such as user ids, would add for ever."""
 _INT64: Final = range(-(2**63), 2**63)
-_EXACT_BITS: Final = {64: 53, 32: 24, 16: 11}
-"""The bits of an integer that a float of so many bits holds exactly."""
 _SCALARS: Final[Mapping[type, Schema]] = {
     kind: replace(Schema.of(kind), optional=True)
     for kind in (bool, int, float, str, bytes, date, Decimal, UUID)
@@ -97,15 +96,15 @@ def _plain_type(pa: UserObject, kind: UserObject) -> UserObject:
     of = pa.types
     if of.is_struct(kind):
         found = pa.struct([each.with_type(_plain_type(pa, each.type)) for each in kind])
-    elif _is_list(of, kind):
+    elif is_list(of, kind):
         found = pa.list_(kind.value_field.with_type(_plain_type(pa, kind.value_type)))
     elif of.is_map(kind):
         item = kind.item_field.with_type(_plain_type(pa, kind.item_type))
         found = pa.map_(_plain_type(pa, kind.key_type), item)
-    elif _is_text(of, kind):
+    elif is_text(of, kind):
         found = pa.string()
     else:
-        found = pa.binary() if _is_binary(of, kind) else kind
+        found = pa.binary() if is_binary(of, kind) else kind
     return found
 
 
@@ -144,11 +143,11 @@ def _merged_type(
 ) -> UserObject:
     of = pa.types
     # A narrower type that the format lacks comes back from it as a wider one.
-    if of.is_null(row) or _holds(of, table, row) or _holds(of, table, stored(row)):
+    if of.is_null(row) or holds(of, table, row) or holds(of, table, stored(row)):
         return table
     if of.is_struct(table) and of.is_struct(row):
         found = pa.struct(_merged_fields(pa, list(table), list(row), stored, f"{path}."))
-    elif _is_list(of, table) and _is_list(of, row):
+    elif is_list(of, table) and is_list(of, row):
         item = _merged_type(pa, table.value_type, row.value_type, stored, f"{path}[]")
         found = pa.list_(table.value_field.with_type(item))
     elif of.is_map(table) and of.is_map(row):
@@ -167,45 +166,12 @@ def _new_type(pa: UserObject, row: UserObject, stored: StoredType, path: str) ->
         if not list(row):
             raise _Misfit(f"column {path} is a struct without fields, which Parquet can't hold")
         return pa.struct(_merged_fields(pa, [], list(row), stored, f"{path}."))
-    if _is_list(of, row):
+    if is_list(of, row):
         return pa.list_(_new_type(pa, row.value_type, stored, f"{path}[]"))
     if of.is_map(row):
         key = _new_type(pa, row.key_type, stored, f"{path} (keys)")
         return pa.map_(key, _new_type(pa, row.item_type, stored, f"{path}[]"))
     return stored(row)
-
-
-def _is_list(of: UserObject, kind: UserObject) -> bool:
-    return bool(of.is_list(kind) or of.is_large_list(kind))
-
-
-def _holds(of: UserObject, table: UserObject, row: UserObject) -> bool:
-    """Return whether a scalar column holds every value of another type."""
-    if of.is_nested(table) or of.is_nested(row):
-        return False
-    if of.is_integer(row) and of.is_integer(table):
-        holds = row.bit_width <= table.bit_width
-    elif of.is_floating(table) and of.is_integer(row):
-        holds = row.bit_width <= _EXACT_BITS[table.bit_width]
-    elif of.is_floating(table) and of.is_floating(row):
-        holds = row.bit_width <= table.bit_width
-    elif of.is_decimal(row) and of.is_decimal(table):
-        digits = table.precision - table.scale
-        holds = table.scale >= row.scale and digits >= row.precision - row.scale
-    elif of.is_timestamp(row) and of.is_timestamp(table):
-        holds = row.unit == table.unit and (row.tz is None) == (table.tz is None)
-    else:
-        kinds = (_is_text, _is_binary)
-        holds = table == row or any(is_it(of, table) and is_it(of, row) for is_it in kinds)
-    return bool(holds)
-
-
-def _is_text(of: UserObject, kind: UserObject) -> bool:
-    return bool(of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind))
-
-
-def _is_binary(of: UserObject, kind: UserObject) -> bool:
-    return bool(of.is_binary(kind) or of.is_large_binary(kind) or of.is_binary_view(kind))
 
 
 def fitted_rows(rows: UserObject, columns: UserObject, name: str) -> UserObject:

@@ -9,8 +9,10 @@ Not done here: paths and names (`file_names`), the formats (`tables`), the store
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
+from importlib import import_module
+from itertools import chain
 from typing import ClassVar, Self
 
 from streamlog.allowed_paths import check_path, check_paths_in
@@ -146,8 +148,11 @@ class ObjectsTask(SinkTask[object, object]):
         self._context = context
         self._template = PathTemplate(sink.path)
         self._suffix = sink.suffix
-        self._files: dict[tuple[TopicPartition, str], tuple[str, TableFile]] = {}
-        """By partition and path: the file's whole name, and the file."""
+        self._files: dict[tuple[TopicPartition, str], list[tuple[str, TableFile]]] = {}
+        """By partition and path: each file's whole name, and the file. There are several only if
+        the rows have types that no columns hold together."""
+        self._latest: dict[tuple[TopicPartition, str], TableFile] = {}
+        """By partition and path: the file of the newest row."""
 
     async def __aenter__(self) -> Self:
         """Open the store; nothing is sent yet."""
@@ -156,7 +161,10 @@ class ObjectsTask(SinkTask[object, object]):
 
     async def begin(self) -> None:
         """Start without files."""
-        self._files = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._files, self._latest = {}, {}
 
     async def write(self, batch: Batch[object, object]) -> None:
         """Add the records to their files."""
@@ -165,41 +173,43 @@ class ObjectsTask(SinkTask[object, object]):
 
     def _add(self, batch: Batch[object, object]) -> None:
         paths = self._paths(batch)
-        if batch.schema is None and all(isinstance(each, Mapping) for each in batch.values):
-            self._add_dicts(batch, paths)
-            return
+        is_plain = batch.schema is None and all(
+            isinstance(each, Mapping | None) for each in batch.values
+        )
         # As `_paths`, this may refuse records, so both come before any file is changed.
+        rows: UserObject = self._dicts_of(batch) if is_plain else self._columns_of(batch)
+        columns = None if is_plain else rows.schema
+        for path, indexes in paths.items():
+            rest = self._without_first_nulls(batch, path, indexes, columns)
+            if rest:
+                self._file(batch, path, rest[0], columns).add(_rows_at(rows, rest))
+
+    def _columns_of(self, batch: Batch[object, object]) -> UserObject:
+        pa: UserObject = import_module("pyarrow")
         rows = batch.arrow()
         if not self._sink.has_coordinates:
-            rows = rows.drop_columns([each for each in _COORDINATES if each in rows.schema.names])
-        if len(paths) == 1:
-            self._file(batch, next(iter(paths)), 0).add(rows)
-            return
-        for path, indexes in paths.items():
-            self._file(batch, path, indexes[0]).add(rows.take(indexes))
+            return rows.drop_columns([each for each in _COORDINATES if each in rows.schema.names])
+        if batch.key_schema is None and rows.column("_key").null_count == len(rows):
+            # Whether later keys are text or bytes is not known yet.
+            at = rows.schema.get_field_index("_key")
+            rows = rows.set_column(at, "_key", pa.nulls(len(rows)))
+        return rows
 
-    def _add_dicts(self, batch: Batch[object, object], paths: dict[str, list[int]]) -> None:
-        """Add rows that have no schema, with the columns that `Batch.arrow` adds."""
-        rows = [
-            {
-                **fields_of(record.value),
-                "_key": record.key,
-                "_timestamp": record.timestamp.astimezone(UTC),
-                "_offset": record.offset,
-            }
-            if self._sink.has_coordinates
-            else {**fields_of(record.value)}
-            for record in batch.records
-        ]
-        for path, indexes in paths.items():
-            chosen = rows if len(paths) == 1 else [rows[index] for index in indexes]
-            self._file(batch, path, indexes[0]).add_dicts(chosen)
+    def _dicts_of(self, batch: Batch[object, object]) -> list[Mapping[str, object]]:
+        """Return the records as rows without a schema, with the columns that `Batch.arrow` adds."""
+        rows: list[Mapping[str, object]] = []
+        for record in batch.records:
+            fields = {} if record.value is None else fields_of(record.value)
+            time, offset = record.timestamp.astimezone(UTC), record.offset
+            coordinates = {"_key": record.key, "_timestamp": time, "_offset": offset}
+            rows.append({**fields, **coordinates} if self._sink.has_coordinates else {**fields})
+        return rows
 
-    def _paths(self, batch: Batch[object, object]) -> dict[str, list[int]]:
+    def _paths(self, batch: Batch[object, object]) -> dict[str, Sequence[int]]:
         """Return the records' indexes by path."""
         path_of = self._template.paths_of(batch)
         if self._template.is_constant(batch):
-            return {path_of(0): [0]}
+            return {path_of(0): range(len(batch))}
         paths = dict[str, list[int]]()
         why = dict[int, str]()
         for index in range(len(batch)):
@@ -209,34 +219,77 @@ class ObjectsTask(SinkTask[object, object]):
                 why[index] = str(error)
         if why:
             raise BadRecords(why)
-        return paths
+        return {**paths}
 
-    def _file(self, batch: Batch[object, object], path: str, index: int) -> TableFile:
-        """Return the file of a partition and path; a new one is named by a record's offset."""
-        found = self._files.get((batch.partition, path))
+    def _without_first_nulls(
+        self,
+        batch: Batch[object, object],
+        path: str,
+        indexes: Sequence[int],
+        columns: UserObject | None,
+    ) -> Sequence[int]:
+        """Write the records without a value at the beginning, and return the other indexes.
+
+        A null has no schema: it goes to the file of the row before, however batches were cut, and
+        before the first row to the file of that one.
+        """
+        values = batch.values
+        nulls = next(
+            (at for at, index in enumerate(indexes) if values[index] is not None), len(indexes)
+        )
+        latest = self._latest.get((batch.partition, path))
+        if nulls < len(indexes):
+            files = self._files.get((batch.partition, path), ())
+            if not nulls or latest is None or (len(files) == 1 and latest.takes(columns)):
+                return indexes
+        rows = self._dicts_of(batch)
+        file = self._file(batch, path, indexes[0], None) if latest is None else latest
+        file.add_nulls([rows[index] for index in indexes[:nulls]])
+        return indexes[nulls:]
+
+    def _file(
+        self, batch: Batch[object, object], path: str, index: int, columns: UserObject | None
+    ) -> TableFile:
+        """Return the first file of a partition and path that takes such rows.
+
+        By the rows alone, in their order: cut into other batches, they go to the same files. A new
+        file is named by the offset of its first record.
+        """
+        files = self._files.setdefault((batch.partition, path), [])
+        found = next((file for _, file in files if file.takes(columns)), None)
         if found is None:
-            if len(self._files) >= PATHS_MAX:
+            if sum(map(len, self._files.values())) >= PATHS_MAX:
                 raise ConnectError(
                     f"a flush has more than {PATHS_MAX} files: path={self._sink.path!r} has too "
                     "many values; name fewer fields, or flush more often"
                 )
             name = file_name(batch.partition, batch.offsets[index], self._suffix)
-            found = path + name, TableFile(self._sink.format, self._sink.used_compression)
-            self._files[batch.partition, path] = found
-        return found[1]
+            found = TableFile(self._sink.format, self._sink.used_compression)
+            files.append((path + name, found))
+        self._latest[batch.partition, path] = found
+        return found
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write all files; after an error the same ones are written again."""
         del offsets
         # Not cleared until all are written: the runtime may abort in between, and writes again what
         # this loop has written, under the same names.
-        for name, file in self._files.values():
+        for name, file in chain.from_iterable(self._files.values()):
             data: bytes = await self._context.in_thread(file.finish)
             await self._store.put(name, data)
             self._context.count("files")
             self._context.count("file_bytes", len(data))
-        self._files = {}
+        self._forget()
 
     async def abort(self) -> None:
         """Forget the files."""
-        self._files = {}
+        self._forget()
+
+
+def _rows_at(rows: UserObject, indexes: Sequence[int]) -> UserObject:
+    """Return rows of a list or a `pyarrow.RecordBatch`."""
+    if isinstance(rows, list):
+        return [rows[index] for index in indexes]
+    if isinstance(indexes, range):
+        return rows.slice(indexes.start, len(indexes))
+    return rows.take(indexes)

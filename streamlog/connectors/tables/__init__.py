@@ -1,8 +1,9 @@
 """Tables: rows as files of Parquet, JSON lines or CSV, for every connector that writes files.
 
 A `TableFile` collects `pyarrow.RecordBatch`es and returns the bytes of one file. Rule of the room:
-the columns of a file are those of all its batches, in the order in which they first appear; so the
-same rows give the same file, however they were cut into batches. No I/O.
+the columns of a file are those of all its batches, in the order in which they first appear, of the
+widest type (`column_types`); so the same rows give the same file, however they were cut into
+batches. Rows that no common type holds belong in another file. No I/O.
 
 Neither text format has bytes: a column of bytes is text where they are UTF-8, else base64, as bytes
 within other values always are. What is nested is JSON in a field of CSV. A value that is missing is
@@ -13,13 +14,14 @@ from __future__ import annotations
 
 import base64
 import gzip
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from streamlog.connectors.tables.column_types import fitted_batch, united_columns
 from streamlog.serdes.erased_types import UserObject, UserValue
 
 TableFormat: TypeAlias = Literal["parquet", "jsonl", "csv"]
@@ -52,39 +54,93 @@ class TableFile:
     def __init__(self, kind: TableFormat, compression: TableCompression) -> None:
         self._kind = kind
         self._compression = compression
-        self._batches: list[UserObject] = []
-        self._dicts: list[Mapping[str, object]] = []
+        self._parts: list[UserObject] = []
+        """Batches, or lists of rows as dicts."""
+        self._columns: UserObject = None
+        """The columns of all batches, as a `pyarrow.Schema`; None if there is no batch."""
+        self._newest: UserObject = None
+        """The columns of the newest batch, which are nearly always those of the next one."""
+        self._has_dicts = False
+
+    def takes(self, columns: UserObject | None) -> bool:
+        """Return whether the file may have such rows as well.
+
+        Args:
+            columns: a `pyarrow.Schema`; None for rows without a schema.
+        """
+        if columns is None:
+            return self._columns is None
+        if self._columns is None:
+            return not self._has_dicts
+        if self._newest is not None and self._newest.equals(columns):
+            return True
+        return united_columns(self._columns, columns) is not None
 
     def add(self, rows: UserObject) -> None:
-        """Append the rows of a `pyarrow.RecordBatch`."""
-        self._batches.append(rows)
+        """Append rows that the file takes.
 
-    def add_dicts(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Append rows without a schema; their columns get types from all rows of the file."""
-        self._dicts += rows
+        Args:
+            rows: a `pyarrow.RecordBatch`; or a list of dicts without a schema, whose columns get
+                types from all rows of the file.
+
+        Raises:
+            ValueError: it does not take them.
+        """
+        if isinstance(rows, list):
+            self._has_dicts = True
+        elif self._newest is None or not self._newest.equals(rows.schema):
+            known = rows.schema if self._columns is None else self._columns
+            columns = united_columns(known, rows.schema)
+            if columns is None or self._has_dicts:
+                raise ValueError(f"a file of {known} takes no rows of {rows.schema}")
+            self._columns, self._newest = columns, rows.schema
+        self._parts.append(rows)
+
+    def add_nulls(self, rows: list[Mapping[str, object]]) -> None:
+        """Append rows of records without a value, as dicts; every file takes them."""
+        self._parts.append(rows)
 
     def finish(self) -> bytes:
         """Return the bytes of the file.
 
         Raises:
-            pyarrow.ArrowException: a column has types that no type holds both.
+            pyarrow.ArrowException: a column of rows without a schema has several types.
         """
         pa: UserObject = import_module("pyarrow")
-        if self._kind == "jsonl" and not self._batches:
-            # JSON needs no types, so rows whose fields differ are no error here.
-            return self._text(_json.encode_lines(self._dicts))
-        tables = [pa.Table.from_batches([each]) for each in self._batches]
-        if self._dicts:
+        if self._columns is not None:
+            rows = self._typed_rows(pa)
+        else:
+            dicts = [row for part in self._parts for row in part]
+            if self._kind == "jsonl":
+                # JSON needs no types, so rows whose fields differ are no error here.
+                return self._text(_json.encode_lines(dicts))
             # Not by batch: a field may be null in all rows of one, and has no type there.
-            names = dict.fromkeys(name for row in self._dicts for name in row)
-            tables.append(
-                pa.table({name: [row.get(name) for row in self._dicts] for name in names})
-            )
-        # A schema that has evolved within the file: rows before lack its new columns.
-        rows = pa.concat_tables(tables, promote_options="permissive")
+            names = dict.fromkeys(name for row in dicts for name in row)
+            rows = pa.table({name: [row.get(name) for row in dicts] for name in names})
         if self._kind == "parquet":
             return self._parquet(pa, rows)
         return self._text(_json_lines(rows) if self._kind == "jsonl" else _csv_text(rows))
+
+    def _typed_rows(self, pa: UserObject) -> UserObject:
+        columns = pa.schema(
+            [pa.field(each.name, self._known_type(pa, each)) for each in self._columns]
+        )
+        batches = [
+            pa.RecordBatch.from_pylist(part, schema=columns)
+            if isinstance(part, list)
+            else fitted_batch(part, columns)
+            for part in self._parts
+        ]
+        return pa.Table.from_batches(batches, schema=columns)
+
+    def _known_type(self, pa: UserObject, column: UserObject) -> UserObject:
+        """Return the type of a column; if the batches have no value for it, text or bytes."""
+        if not pa.types.is_null(column.type):
+            return column.type
+        rows = (row for part in self._parts if isinstance(part, list) for row in part)
+        values = (row.get(column.name) for row in rows)
+        is_text = any(isinstance(each, str) for each in values)
+        return pa.string() if is_text else pa.binary()
 
     def _text(self, text: bytes) -> bytes:
         # Without the time of day in its header: equal rows are equal files.

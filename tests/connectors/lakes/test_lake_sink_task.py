@@ -18,9 +18,19 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from streamlog.connect import BadRecords, Batch, Fenced, Retriable, TopicPartition
+from streamlog.connect import (
+    BadRecords,
+    Batch,
+    Fenced,
+    Field,
+    Retriable,
+    Schema,
+    TopicPartition,
+)
+from streamlog.connect.row_schema import decimal_schema
 from streamlog.connectors.lakes.lake_sink_task import LakeSinkTask
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 from streamlog.serdes.derived.type_description import Digits
 from streamlog.testing import check_sink
 from tests.connectors.lakes.lakes import (
@@ -36,9 +46,18 @@ from tests.connectors.lakes.lakes import (
     local_tables,
 )
 from tests.connectors.runs import on_loop, writing
+from tests.connectors.schema_changes import (
+    PART,
+    WIDER_PART,
+    row_at_random,
+    schema_at_random,
+    without_nulls,
+)
 from tests.servers.postgres import PostgresServer
 
 OTHER = TopicPartition(TOPIC, 1)
+WIDE_ITEM = Schema("int64", optional=True)
+LATE = Field("d", Schema("string"))
 is_thorough = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 
 
@@ -265,6 +284,52 @@ async def test_a_changed_type_fails_with_both_schemas(tables: Tables) -> None:
     assert "The table has (id int64, item string," in message
     assert "the rows (id int64, item int64," in message
     assert len(tables.rows()) == 1
+
+
+def holds(table: Schema, row: Schema) -> bool:
+    """Return whether a column takes another type, by the documentation's table."""
+    kinds = [replace(each, optional=False) for each in (table, row)]
+    return kinds[0] == kinds[1] or kinds in [
+        [Schema("int64"), Schema("int32")],
+        [Schema("float64"), Schema("int32")],
+        [Schema("float64"), Schema("float32")],
+        [decimal_schema(12, 4), decimal_schema(6, 2)],
+        [WIDER_PART, PART],
+        [Schema("array", items=WIDE_ITEM), Schema("array", items=Schema("int32"))],
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40 if is_thorough else 1))
+@on_loop
+async def test_schemas_that_change_at_random(tables: Tables, seed: int) -> None:
+    chance = random.Random(seed)
+    columns, expected, offset = dict[str, Schema](), dict[int, Any](), 0
+    async with writing(tables.sink()) as task:
+        await task.recover([PLACE])
+        for _ in range(12 if is_thorough else 5):
+            schema = schema_at_random(chance) or Schema("struct", fields=(LATE,))
+            values = [row_at_random(chance, schema) for _ in range(3)]
+            fields = {each.name: each.schema for each in schema.fields}
+            batch = batch_of(values, offset)
+            batch.schema = schema
+            await task.begin()
+            if all(holds(columns.get(name, kind), kind) for name, kind in fields.items()):
+                await task.write(batch)
+                await task.commit({PLACE: batch.next_offset})
+                # A column keeps its type, whatever is written to it later.
+                columns = {**fields, **columns}
+                expected |= {
+                    offset + at: without_nulls(each or {}) for at, each in enumerate(values)
+                }
+            else:
+                with pytest.raises(ConfigError, match="does not hold every"):
+                    await task.write(batch)
+                await task.abort()
+            offset += len(values)
+    rows = tables.rows("* EXCLUDE (_key, _timestamp, _partition)")
+    found = {row.pop("_offset"): without_nulls(row) for row in rows}
+    assert len(rows) == len(found)
+    assert found == expected
 
 
 @on_loop
