@@ -21,6 +21,7 @@ from conformance.kafka import Unavailable
 from tests.oracle.connect_rest.answers import Answer, Worker, differences, normal
 from tests.oracle.connect_rest.apache_worker import apache_worker
 from tests.oracle.connect_rest.our_worker import our_worker
+from tests.oracle.connect_rest.python_client import client_answers
 from tests.oracle.connect_rest.requests import STEPS
 
 REASONS = {
@@ -89,6 +90,10 @@ def _reason(theirs: Answer, ours: Answer, place: str) -> str:
     return next((reason for reason, holds in holding.items() if holds), "")
 
 
+def _reason_of_call(place: str) -> str:
+    return "settings" if OWN_SETTINGS.match(place) or OWN_TYPES.match(place) else ""
+
+
 def _errors(body: Any) -> int:
     count: int = body.get("error_count", 0) if isinstance(body, dict) else 0
     return count
@@ -108,11 +113,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             with apache_worker(broker) as url:
                 theirs = list(Worker(url).run(STEPS))
+                theirs_of_client = client_answers(url)
         except Unavailable as error:
             print(error)
             return 2
         with our_worker(broker) as url:
             ours = list(Worker(url).run(STEPS))
+            ours_of_client = client_answers(url)
     counts = Counter[str]()
     for one, other in zip(theirs, ours, strict=True):
         counts["requests"] += 1
@@ -123,6 +130,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.all or not reason:
                 print(f"{other.asked.method} {other.asked.target} {_text(other.asked.body)}")
                 print(f"    {reason or 'unexplained'}: {place}")
+    for (call, one), (_, other) in zip(theirs_of_client, ours_of_client, strict=True):
+        counts["calls of kafka-connect-py"] += 1
+        for place in differences(one, other):
+            reason = _reason_of_call(place)
+            counts[reason or "unexplained"] += 1
+            if options.all or not reason:
+                print(f"kafka-connect-py {call}\n    {reason or 'unexplained'}: {place}")
     for name, count in counts.most_common():
         print(f"{count:5} {name}{f': {REASONS[name]}' if name in REASONS else ''}")
     if options.report is not None:

@@ -23,7 +23,7 @@ from conformance.kafka import MEMORY, Unavailable, fetched
 VERSION: Final = "4.4.0"
 LOG4J: Final = "2.25.3"
 HERE: Final = Path(__file__).parent
-START_S: Final = 90
+START_S: Final = 240
 JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
 _LOGGING: Final = """
 status = error
