@@ -6,6 +6,7 @@ resource.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from streamlog import repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import SupportsIndex
 
     from xdist.remote import Producer
@@ -55,6 +56,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def fresh_log_lines() -> None:
     """Let rate-limited log lines be logged in every test."""
     repeated.forget()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the modules and the tests, which live to the end, out of all garbage collections."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class Collected(list[str]):
