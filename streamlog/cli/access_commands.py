@@ -392,7 +392,8 @@ def _entity(
 
 
 users = typer.Typer(
-    help="Users with passwords, for listeners with SASL (PLAIN, SCRAM).", no_args_is_help=True
+    help="Users with passwords: of listeners with SASL, or in a file for HTTP servers.",
+    no_args_is_help=True,
 )
 
 User = Annotated[str, typer.Argument(metavar="USER", help="The name, without 'User:'.")]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
 
-
-class HttpAccess(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpAccess:
     """Who may use an HTTP server, and how the connection is encrypted."""
 
     users_file: str = ""
     """The file of users (`streamlog users add NAME --file FILE`); empty: no passwords."""
     certificate: str = ""
     """PEM file with the server's private key and certificates; empty: no TLS."""
-    key_password: str = ""
+    key_password: str = field(default="", repr=False)
     """The password of the private key, if it is encrypted."""
     ca: str = ""
     """PEM file with the authorities of workers' certificates; empty: those of this machine."""
