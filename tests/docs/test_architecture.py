@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from tools.journeys import JOURNEYS, PAGE, as_markdown, part_of, rooms, trace_apart
-
-LINKED = re.compile(r"^\d+\. \[`[^`]+`\]\(\.\./([^)]+)\)", re.MULTILINE)
+from tools.journeys import (
+    JOURNEYS,
+    PAGE,
+    as_markdown,
+    is_alike,
+    part_of,
+    rooms,
+    shown_on,
+    trace_apart,
+)
 
 
 def test_the_rooms_are_the_layers_of_the_contracts() -> None:
@@ -18,14 +23,8 @@ def test_the_rooms_are_the_layers_of_the_contracts() -> None:
 @pytest.mark.parametrize("name", JOURNEYS)
 def test_a_journey_calls_the_modules_on_its_page(name: str) -> None:
     """The trace may have calls that depend on timing, but must have those on the page."""
-    page = part_of(PAGE.read_text(), "journeys")
-    heading = f"### {JOURNEYS[name].title}\n"
-    assert heading in page
-    shown = LINKED.findall(page.partition(heading)[2].partition("### ")[0])
-    traced = trace_apart(name)
-    # The page lists the modules common to four runs; few of them depend on timing.
-    missing = {*shown} - {*traced}
-    assert len(missing) <= len(shown) // 10, f"run `make architecture`: not called: {missing}"
-    fresh = {*traced} - {*shown}
-    assert len(fresh) <= len(shown) // 10, f"run `make architecture`: not listed: {fresh}"
+    page = PAGE.read_text()
+    shown, traced = shown_on(page, name), trace_apart(name)
+    differing = {*shown} ^ {*traced}
+    assert is_alike(shown, traced), f"run `make architecture`: on one side alone: {differing}"
     assert as_markdown(name, shown) in page, "run `make architecture`: sentences have changed"
