@@ -62,7 +62,7 @@ def allowed_paths(directories: Sequence[Path] | None) -> Iterator[None]:
 
 def is_allowed(path: str | Path) -> bool:
     """Return whether connectors may use a file, or what is below a directory."""
-    return _Allowed.directories is None or _root_of(Path(path).resolve()) is not None
+    return _Allowed.directories is None or _root_of(_real(path)) is not None
 
 
 def check_path(setting: str, path: str | Path) -> None:
@@ -124,7 +124,7 @@ def directory_of(path: str | Path) -> Iterator[tuple[int | None, str]]:
     if _Allowed.directories is None:
         yield None, str(path)
         return
-    real = Path(path).resolve()
+    real = _real(path)
     root = _root_of(real)
     if root is None or root == real:
         raise _refusal("path", path)
@@ -138,6 +138,11 @@ def directory_of(path: str | Path) -> Iterator[tuple[int | None, str]]:
         yield opened, name
     finally:
         os.close(opened)
+
+
+def _real(path: str | Path) -> Path:
+    # `Path.resolve` raises a RuntimeError for links in a circle. Here, they lead to themselves.
+    return Path(os.path.realpath(path))
 
 
 def _step(directory: int, name: str, path: str | Path) -> int:

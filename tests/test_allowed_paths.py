@@ -105,7 +105,8 @@ def test_a_link_that_comes_between_the_check_and_the_opening_leads_nowhere(insid
             for path in ("file", "deeper/file"):
                 try:
                     what = read(real / path)
-                except (PathNotAllowed, FileNotFoundError) as error:
+                # OSError: the link became a directory while it was followed.
+                except (PathNotAllowed, OSError) as error:
                     what = type(error).__name__
                 found[what] = found.get(what, 0) + 1
     finally:
@@ -113,6 +114,15 @@ def test_a_link_that_comes_between_the_check_and_the_opening_leads_nowhere(insid
         swapping.join()
     assert SECRET not in found
     assert found["ours"], "the test has read nothing"
+
+
+def test_links_in_a_circle_lead_nowhere(inside: Path) -> None:
+    circle = link(inside / "a", link(inside / "b", inside / "a"))
+    check_path("file", circle)
+    with pytest.raises(PathNotAllowed):
+        read(circle)
+    with pytest.raises(PathNotAllowed):
+        read(circle / "file")
 
 
 def test_nothing_is_allowed_without_a_directory_and_everything_without_the_option(
