@@ -8,6 +8,7 @@ with both is a compare-and-set, while writers of other partitions and OPTIMIZE p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import ClassVar, Final
@@ -18,6 +19,7 @@ from streamlog.connect import (
     ConnectError,
     Effect,
     Flush,
+    Retriable,
     Secret,
     Sink,
     SinkContext,
@@ -42,6 +44,11 @@ UNSAFE_OPTIONS: Final = frozenset({"aws_s3_allow_unsafe_rename", "allow_unsafe_r
 """Options that let two commits make the same version, in lower case."""
 _NOT_IN_NAMES: Final = frozenset(" ,;{}()\n\t=")
 """Characters that a column's name may not have, as Parquet's readers in Spark refuse them."""
+
+_STORE_ERROR: Final = re.compile(r"\bGeneric \w+ error\b")
+"""How the crate `object_store` begins errors of a store that name no other cause, such as a path
+that does not exist or a login that is refused."""
+_CAUSE: Final = re.compile(r"\s*(?:\x1b\[\d*m)*↳(?:\x1b\[\d*m)*\s*|\s*\n\s*")
 
 
 class Delta(Sink[object, object], frozen=True, kw_only=True):
@@ -139,8 +146,8 @@ class DeltaLake:
                 found.update_incremental()
         except self.errors.TableNotFoundError:
             return None
-        except self.errors.DeltaError as error:
-            raise ConnectError(f"table {table} can't be read: {_first_line(error)}") from error
+        except (OSError, self.errors.DeltaError) as error:
+            raise _failure(table, "read", error) from error
         if EXPIRY in found.metadata().configuration:
             raise ConfigError(
                 f"table {table} has the property {EXPIRY}: it would forget the sink's offsets; "
@@ -167,10 +174,10 @@ class DeltaLake:
                 partition_by=[*self._sink.partition_by],
                 storage_options=self._options,
             )
-        except self.errors.DeltaError as error:
+        except (OSError, self.errors.DeltaError) as error:
             # That another task was first has no class of its own; the table says it.
             if self.load(table) is None:
-                raise ConnectError(f"table {table} can't be made: {_first_line(error)}") from error
+                raise _failure(table, "made", error) from error
 
     def stored(self, kind: UserObject) -> UserObject:
         """Return the Arrow type of a stored scalar."""
@@ -238,10 +245,9 @@ class DeltaVersion:
                 commit_properties=properties,
             )
         except self._lake.errors.CommitFailedError as error:
-            raise CommitConflict(_first_line(error)) from error
-        except self._lake.errors.DeltaError as error:
-            uri = self._table.table_uri
-            raise ConnectError(f"table {uri} can't be written: {_first_line(error)}") from error
+            raise CommitConflict(_reason(error)) from error
+        except (OSError, self._lake.errors.DeltaError) as error:
+            raise _failure(self._table.table_uri, "written", error) from error
 
     def _properties(self, marks: Mapping[TopicPartition, Mark]) -> UserObject:
         transaction = self._lake.deltalake.Transaction
@@ -267,5 +273,14 @@ def check_names(table: str, columns: UserObject) -> None:
             )
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def _failure(table: str, done: str, error: Exception) -> ConnectError:
+    # While it writes Parquet, deltalake raises its own error for a store that is away and for a
+    # disk that is full; the text alone says that the store has refused, and not the table.
+    is_of_store = isinstance(error, OSError) or _STORE_ERROR.search(str(error))
+    kind = Retriable if is_of_store else ConnectError
+    return kind(f"table {table} can't be {done}: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    """Return the causes that deltalake prints below each other, in one line."""
+    return _CAUSE.sub(": ", str(error)).strip(": ") or type(error).__name__

@@ -1,7 +1,7 @@
 """Disks that are full or fail, directories that refuse, clocks that jump: nothing is lost or twice.
 
 A library that is loaded before the worker's own (`chaos/shim.c`) makes the faults, of the directory
-with the files and the database that two sinks write.
+with the files, the database and the tables of two lakes that four sinks write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic
 
+import deltalake
 import pytest
+from pyiceberg.table import StaticTable
 
 from chaos.broker import build_shim
 from tests.worker.commit_steps import IS_THOROUGH
@@ -35,6 +37,8 @@ import os
 
 from streamlog import App
 from streamlog.connect import Flush
+from streamlog.connectors.lakes.delta import Delta
+from streamlog.connectors.lakes.iceberg import Iceberg
 from streamlog.connectors.objects import Objects
 from streamlog.connectors.sql import SqlSink
 from streamlog.connectors.tail import Tail
@@ -46,10 +50,14 @@ flush = Flush(records=50, every="200ms")
 app.sink(lines, Objects(url="./out/files", format="jsonl", flush=flush), name="files")
 database = SqlSink(url="sqlite:///out/out.db", table="lines", auto_create=True, flush=flush)
 app.sink(lines, database, name="database")
+app.sink(lines, Delta(url="./out/lake", flush=flush), name="lake")
+catalog = {"type": "sql", "uri": "sqlite:///out/catalog.db", "warehouse": f"file://{os.getcwd()}/out/ice"}
+app.sink(lines, Iceberg(properties=catalog, table="main.lines", flush=flush), name="iceberg")
 """
 LINES = 400
 """The lines of each part of a test: before, during and after a fault."""
 READ = "select cast(value as blob) from lines"
+METADATA = "select metadata_location from iceberg_tables where table_name = 'lines'"
 SAYS_S = 10
 """An operator reads of a fault within this time."""
 WITHIN_S = 60
@@ -59,7 +67,7 @@ JUMPS_MS = (-YEAR_MS, -3_600_000, 3_000_000)
 
 
 class Site:
-    """A program with a source and two sinks, and the knobs of its faults."""
+    """A program with a source and four sinks, and the knobs of its faults."""
 
     def __init__(self, path: Path, broker: str, shim: Path) -> None:
         self.path, self._broker, self._shim = path, broker, shim
@@ -116,15 +124,41 @@ class Site:
             except sqlite3.OperationalError:
                 return Counter()
 
+    @property
+    def in_lake(self) -> Counter[str]:
+        try:
+            table = deltalake.DeltaTable(self.out / "lake").to_pyarrow_table(columns=["value"])
+        except deltalake.exceptions.TableNotFoundError:
+            return Counter()
+        return Counter(value.decode() for value in table["value"].to_pylist())
+
+    @property
+    def in_iceberg(self) -> Counter[str]:
+        with closing(sqlite3.connect(f"file:{self.out}/catalog.db?mode=ro", uri=True)) as db:
+            try:
+                ((location,),) = db.execute(METADATA)
+            except (sqlite3.OperationalError, ValueError):
+                return Counter()
+        values = StaticTable.from_metadata(location).scan().to_arrow()["value"]
+        return Counter(value.decode() for value in values.to_pylist())
+
+    @property
+    def found(self) -> Iterator[Counter[str]]:
+        """What each target has."""
+        yield self.in_files
+        yield self.in_database
+        yield self.in_lake
+        yield self.in_iceberg
+
     async def until_complete(self, process: Process) -> None:
-        """Wait until both targets have all lines, once."""
+        """Wait until all targets have all lines, once."""
         deadline = monotonic() + WITHIN_S
         while monotonic() < deadline:
-            if self.in_files.total() >= self._count <= self.in_database.total():
+            if all(each.total() >= self._count for each in self.found):
                 break
             await asyncio.sleep(0.1)
-        assert self.in_files == self.expected, process.output[-4000:]
-        assert self.in_database == self.expected, process.output[-4000:]
+        for each in self.found:
+            assert each == self.expected, process.output[-4000:]
 
 
 def _as_owner() -> tuple[str, ...]:
