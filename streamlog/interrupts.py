@@ -76,9 +76,17 @@ class _QuietHook:
     def __call__(
         self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        if issubclass(kind, KeyboardInterrupt):
+        if _is_interrupt(error):
             sys.exit(EXIT_INTERRUPTED)
         self._before(kind, error, traceback)
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    # Python 3.11 makes a RuntimeError of what interrupts `__set_name__`, as a class is made.
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = found.__cause__
+    return found is not None
 
 
 def exit_quietly_if_uncaught() -> None:

@@ -126,3 +126,22 @@ def test_a_signal_handler_of_the_program_is_kept() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+NAMED = """
+import streamlog
+
+class Field:
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+
+class Owner:
+    field = Field()
+"""
+
+
+def test_an_interrupt_while_a_class_is_made_prints_no_traceback() -> None:
+    """Python 3.11 raises a RuntimeError from it."""
+    command = [sys.executable, "-c", NAMED]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
