@@ -115,7 +115,8 @@ if not TYPE_CHECKING:  # To a type checker it would make every name one of this 
     def _imported(module: str) -> object:
         try:
             return import_module(module)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RuntimeError):
+            # A RuntimeError may be an interrupt, too: see there.
             import_module("streamlog.interrupts").exit_quietly_if_uncaught()
             raise
 

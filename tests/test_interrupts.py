@@ -129,7 +129,9 @@ def test_a_signal_handler_of_the_program_is_kept() -> None:
 
 
 NAMED = """
-import streamlog
+from streamlog import App
+
+app = App("hello")
 
 class Field:
     def __set_name__(self, owner, name):
