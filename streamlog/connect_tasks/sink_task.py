@@ -190,7 +190,7 @@ class SinkRunner:
         """Whether the target's commit, or the range before it, has begun."""
 
     def wanted(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return those partitions of which the owner may bring records now.
+        """Return the partitions whose owner may bring records now.
 
         None while the target does not answer or is behind; only one while that one has a range to
         repeat.

@@ -1,24 +1,21 @@
 """Guarded server: the rule which addresses need a login, and the certificates of a server.
 
-Certificates may be replaced while the process runs: the files are looked at when a client connects,
-once a second at most. Files that can't be used leave the certificates as they were.
+The certificates follow their files while the process runs (`followed_files`).
 """
 
 from __future__ import annotations
 
 import ssl
+from functools import partial
 from typing import Final
 
-from streamlog import repeated
 from streamlog.clock import Clock
 from streamlog.errors import ConfigError
+from streamlog.followed_files import FollowedFiles
 from streamlog.http_access.access_settings import HttpAccess
-from streamlog.http_access.user_file import LOOK_INTERVAL_MS, file_stamp
 from streamlog.listening import is_local, parse_address
 
 _SERVES_PEM: Final = "it has to be a PEM file with the private key and its certificates"
-
-logger = repeated.logger(__name__)
 
 
 def check_exposure(address: str, access: HttpAccess, *, setting: str) -> None:
@@ -54,7 +51,18 @@ def https_context(access: HttpAccess, clock: Clock) -> ssl.SSLContext | None:
     Raises:
         ConfigError: a file can't be read, or is none of its kind.
     """
-    return _Certificates(access, clock).following() if access.certificate else None
+    if not access.certificate:
+        return None
+    paths = [path for path in (access.certificate, access.ca) if path]
+    contexts = FollowedFiles(partial(_server_context, access), paths, clock, name="certificates")
+
+    # Called for each handshake, also without SNI.
+    def choose(connection: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
+        connection.context = contexts.value
+
+    first = _server_context(access)
+    first.sni_callback = choose
+    return first
 
 
 def peer_context(access: HttpAccess) -> ssl.SSLContext | None:
@@ -87,50 +95,6 @@ def trusting(ca: str) -> ssl.SSLContext:
             f"the authorities in {ca} can't be used: {_reason(error)}; it has to be a PEM file"
             " with certificates"
         ) from error
-
-
-class _Certificates:
-    """The context of a server, made again when its files have changed."""
-
-    def __init__(self, access: HttpAccess, clock: Clock) -> None:
-        self._access, self._clock = access, clock
-        # Before the files: those that are replaced meanwhile are read again.
-        self._stamps = self._stamped()
-        self._context = _server_context(access)
-        self._looked_ms = clock.now_ms()
-
-    def following(self) -> ssl.SSLContext:
-        """Return a context that gives each connection the certificate of this moment."""
-
-        # Called for each handshake, also without SNI.
-        def choose(connection: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
-            connection.context = self._present()
-
-        first = _server_context(self._access)
-        first.sni_callback = choose
-        return first
-
-    def _present(self) -> ssl.SSLContext:
-        now_ms = self._clock.now_ms()
-        if now_ms - self._looked_ms >= LOOK_INTERVAL_MS:
-            self._looked_ms = now_ms
-            self._look()
-        return self._context
-
-    def _look(self) -> None:
-        stamps = self._stamped()
-        if stamps == self._stamps:
-            return
-        self._stamps = stamps
-        try:
-            self._context = _server_context(self._access)
-        except ConfigError as error:
-            logger.warning("the certificates stay as they were: %s", error)
-        else:
-            logger.info("read the certificates in %s again", self._access.certificate)
-
-    def _stamped(self) -> list[tuple[int, ...] | None]:
-        return [file_stamp(each) for each in (self._access.certificate, self._access.ca) if each]
 
 
 def _server_context(access: HttpAccess) -> ssl.SSLContext:

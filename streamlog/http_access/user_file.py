@@ -17,15 +17,14 @@ from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from streamlog import repeated
 from streamlog.clock import Clock
 from streamlog.errors import ConfigError
+from streamlog.followed_files import FollowedFiles
 
-LOOK_INTERVAL_MS: Final = 1_000
-"""The least time between two looks at a file that may have changed."""
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 NAME_CHARACTERS_MAX: Final = 255
 PASSWORD_CHARACTERS_MAX: Final = 1_024
@@ -38,8 +37,6 @@ _MEMORY_BYTES_MAX: Final = 64 * 1024 * 1024
 _PARALLEL_MAX: Final = 16
 _FIELDS: Final = 7
 _FORM: Final = "NAME:scrypt:N:R:P:SALT:KEY"
-
-logger = repeated.logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +78,15 @@ class UserFile:
         Raises:
             ConfigError: it can't be read, a line is malformed, or it has no user.
         """
-        self._path, self._clock = Path(path), clock
-        # Before the file: one that is replaced meanwhile is read again.
-        self._stamp = file_stamp(path)
-        self._table = read_users(self._path)
-        self._looked_ms = clock.now_ms()
+        self._path = Path(path)
+        self._tables = FollowedFiles(
+            partial(read_users, self._path), [self._path], clock, name="users"
+        )
 
     @property
     def table(self) -> UserTable:
         """The users of this moment."""
-        now_ms = self._clock.now_ms()
-        if now_ms - self._looked_ms >= LOOK_INTERVAL_MS:
-            self._looked_ms = now_ms
-            self._look()
-        return self._table
+        return self._tables.value
 
     @property
     def workers_key(self) -> bytes:
@@ -110,28 +102,6 @@ class UserFile:
                 f" requests to each other; `streamlog users add NAME --file {self._path}` adds it"
             )
         return found
-
-    def _look(self) -> None:
-        stamp = file_stamp(self._path)
-        if stamp == self._stamp:
-            return
-        # Also of a file that turns out to be bad: it is read again when it changes again.
-        self._stamp = stamp
-        try:
-            self._table = read_users(self._path)
-        except ConfigError as error:
-            logger.warning("the users stay as they were: %s", error)
-        else:
-            logger.info("read the users in %s again", self._path)
-
-
-def file_stamp(path: str | Path) -> tuple[int, ...] | None:
-    """Return a value that changes with a file; None if there is none. Take it before you read."""
-    try:
-        found = os.stat(path)  # noqa: PTH116 - a str as well
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def read_users(path: Path) -> UserTable:

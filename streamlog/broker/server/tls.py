@@ -9,10 +9,8 @@ it buffers what a slow reader leaves, where a `SocketWriter` asks its caller to 
 A connection that does not complete the handshake within `HANDSHAKE_TIMEOUT_MS`, or does not speak
 TLS, is closed with one log line that says which.
 
-`Certificates` reloads certificate files while the broker runs. When a client connects, at most once
-a second, it checks the files; if they have changed, later clients get the new ones. If files can't
-be read or do not match each other, the previous ones stay in use and an error is logged; so files
-may be replaced one after the other.
+`Certificates` follows the certificate files while the broker runs (`followed_files`): clients that
+connect after a change get the new ones.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from streamlog import repeated
@@ -36,8 +35,8 @@ from streamlog.broker.security.principals import (
 from streamlog.broker.server.connections import AuthenticationEvent
 from streamlog.broker.server.socket_writer import SocketWriter, memory_bytes
 from streamlog.broker.storage.disk.file_range import FileRange
-from streamlog.broker.storage.disk.os_files import file_stamp
 from streamlog.errors import ConfigError
+from streamlog.followed_files import FollowedFiles
 from streamlog.protocol.schema import Buffer, Piece, one_buffer
 
 if TYPE_CHECKING:
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
     from streamlog.clock import Clock
     from streamlog.transport.security import Security
 
-
-LOOK_INTERVAL_MS: Final = 1_000
-"""The minimum interval between two looks at the certificate files."""
 
 FLIGHTS_MAX: Final = 4
 """More round trips than a TLS handshake takes."""
@@ -75,21 +71,15 @@ class Certificates:
             ConfigError: a file is missing, or its contents can't be used.
         """
         self._config = config
-        self._clock = clock
         self._rules = PrincipalRules.parse(config.principal_rules)
-        # 1. Read the old files. 2. They are replaced. 3. Take the stamps: those of the new files,
-        # which would then never be read. So the stamps are taken first.
-        self._stamps = self._stamped()
-        self._context = server_context(config)
-        self._looked_ms = clock.now_ms()
+        paths = [path for path in (config.keystore, config.truststore) if path]
+        self._contexts = FollowedFiles(
+            partial(server_context, config), paths, clock, name="certificates"
+        )
 
     def context(self) -> ssl.SSLContext:
         """Return the context for a new connection, reloaded if the files have changed."""
-        now_ms = self._clock.now_ms()
-        if now_ms - self._looked_ms >= LOOK_INTERVAL_MS:
-            self._looked_ms = now_ms
-            self._look()
-        return self._context
+        return self._contexts.value
 
     def principal_of(self, subject: Subject) -> str | None:
         """Return the principal of a client's certificate; None if no rule gives it a name."""
@@ -110,7 +100,7 @@ class Certificates:
         if context is None:
             return None
         try:
-            subject = _shaken(self._context, context, host)
+            subject = _shaken(self.context(), context, host)
         except ssl.SSLError as error:
             config = self._config
             raise ConfigError(
@@ -129,25 +119,6 @@ class Certificates:
                 f" {distinguished_name(subject)}: other brokers would close its connections"
             )
         return principal
-
-    def _look(self) -> None:
-        stamps = self._stamped()
-        if stamps == self._stamps:
-            return
-        # Also if the files turn out to be bad: they are read again, and the error is logged again,
-        # only when they change.
-        self._stamps = stamps
-        try:
-            self._context = server_context(self._config)
-        except ConfigError as error:
-            _log.error("could not reload the certificates, keeping the previous ones: %s", error)
-        else:
-            _log.info("reloaded the certificates: %s", self._config.keystore)
-
-    def _stamped(self) -> list[tuple[int, ...] | None]:
-        """Return a value that changes with the files; take it before you read them."""
-        paths = (self._config.keystore, self._config.truststore)
-        return [file_stamp(path) for path in paths if path]
 
 
 def server_context(config: SecurityConfig) -> ssl.SSLContext:

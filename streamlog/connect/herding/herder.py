@@ -313,7 +313,7 @@ class Herder:
 
     def slot_counts(self) -> Mapping[str, int]:
         """Return how many slots of each connector the group has to place, by the last dealings."""
-        # Looked at several times a second, with up to 10,000 slots, of which few ever change.
+        # Looked at several times a second, with up to 10,000 slots that seldom change.
         if self._slots_until != self.configs.next_offset:
             self._slots_until = self.configs.next_offset
             self._slot_counts = {

@@ -32,7 +32,7 @@ _DOUBLE_BITS: Final = 53
 _SINGLE_BITS: Final = 24
 """The largest precision of MariaDB's FLOAT that has 4 bytes; and what such a float holds."""
 _SINGLE_DIGITS: Final = 6
-"""A float of 4 bytes holds any decimal of so many digits."""
+"""A 4-byte float holds any decimal of up to this many digits."""
 _Holds: TypeAlias = Callable[[object], bool]
 
 
@@ -178,7 +178,7 @@ def _is_number_of_sqlite(value: object) -> bool:
 
 
 def _has_scale(scale: int, value: object) -> bool:
-    """Whether a decimal, or a text that spells one, has at most so many digits of a fraction."""
+    """Whether a decimal, or text that spells one, has at most this many fractional digits."""
     number = _number(value)
     if number is None:
         return True

@@ -275,7 +275,7 @@ class SqlWriter:
         try:
             rows = fitting_rows(run.rows, run.columns, columns, self.database.engine.dialect)
         except BadRecord as error:
-            # The row of which record is not known here; the runtime finds it by halves.
+            # Which record it comes from is not known here; the runtime finds it by halves.
             raise ConnectError(f"table {table}, {error}") from error
         quoted = self.database.quoted(self.sink.schema or "", table)
         if self.sink.insert_mode == "upsert" and frozenset(run.keys) not in columns.unique:

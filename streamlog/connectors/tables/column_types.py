@@ -1,4 +1,4 @@
-"""Column types: which Arrow types hold the values of which others.
+"""Column types: whether one Arrow type holds every value of another.
 
 Rule: no value is changed or lost by a wider type. An int64 is no float64, which has 53 bits of it;
 a number is no text. Every column may be null, also within structs and lists: whether a field is
@@ -14,7 +14,7 @@ from typing import Final
 from streamlog.serdes.erased_types import UserObject
 
 _EXACT_BITS: Final = {64: 53, 32: 24, 16: 11}
-"""The bits of an integer that a float of so many bits holds exactly."""
+"""By the width of a float in bits: the width of the integers that it holds exactly."""
 
 
 def holds(of: UserObject, table: UserObject, row: UserObject) -> bool:

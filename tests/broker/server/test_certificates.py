@@ -14,10 +14,11 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.server.socket_server import Acceptor, SocketServer
-from streamlog.broker.server.tls import LOOK_INTERVAL_MS, Certificates
+from streamlog.broker.server.tls import Certificates
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.errors import ConfigError
+from streamlog.followed_files import LOOK_INTERVAL_MS
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
 from tests.broker.server.test_tls import LISTENER, peer
 

@@ -4,7 +4,7 @@ Rules of this module: it is the only module of the broker that opens files.
 """
 
 # ruff: noqa: D102 - the port documents the methods
-# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH116, PTH208 - the port's paths are strings
+# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH208 - the port's paths are strings
 from __future__ import annotations
 
 import errno
@@ -268,15 +268,6 @@ def shares_now() -> Shares:
     except OSError:
         taken = RESERVED  # macOS has no such directory.
     return shares(soft_limit(), taken)
-
-
-def file_stamp(path: str) -> tuple[int, int, int] | None:
-    """Return a value that changes when the file is replaced or written; None without a file."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def process_id() -> int:

@@ -253,7 +253,7 @@ _SCALARS: Final[dict[str, ReadAvro]] = {
 
 
 def _read_anything(data: AvroBytes, depth: int = 0) -> object:
-    """Read a value without a schema: a record of which one field is not null."""
+    """Read a value without a schema: a record with one field that is not null."""
     if depth > DEPTH_MAX:
         raise BadRecord(f"a value without a schema is nested deeper than {DEPTH_MAX} levels")
 

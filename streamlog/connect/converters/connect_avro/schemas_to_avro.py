@@ -63,7 +63,7 @@ def avro_of(schema: Schema | None, form: AvroForm) -> JsonValue:
 
 
 def _anything() -> JsonValue:
-    # Confluent's record for values without a schema: nine fields, of which one has the value.
+    # Confluent's record for values without a schema: nine fields, one of which has the value.
     def optional(name: str, kind: JsonValue) -> JsonValue:
         return {"name": name, "type": ["null", kind], "default": None}
 
