@@ -540,13 +540,15 @@ class GroupSession:
     def _on_error(self, member: Member, error: StreamlogError) -> None:
         now_ms = self._cluster.clock.now_ms()
         self._metrics.fail_rebalance()
+        if not error.retriable:
+            raise error
         if self._troubled_since_ms is None:
             self._troubled_since_ms = now_ms
             log.warning(
                 "group %s: a request failed and will be retried: %s",
                 self._settings.group_id, error,
             )  # fmt: skip
-        if not error.retriable or now_ms - self._troubled_since_ms > RETRY_TIMEOUT_MS:
+        if now_ms - self._troubled_since_ms > RETRY_TIMEOUT_MS:
             raise error
         member.on_coordinator_lost(now_ms)
 

@@ -20,6 +20,7 @@ from conformance.clusters import own_broker
 from conformance.kafka import Unavailable
 from tests.oracle.connect_rest.answers import Answer, Worker, differences, normal
 from tests.oracle.connect_rest.apache_worker import apache_worker
+from tests.oracle.connect_rest.java_client import java_client_answers
 from tests.oracle.connect_rest.our_worker import our_worker
 from tests.oracle.connect_rest.python_client import client_answers
 from tests.oracle.connect_rest.requests import STEPS
@@ -41,6 +42,8 @@ REASONS = {
     "partition": "An offset without a partition is refused here, and passed over there.",
     "level": "The level of the root logger is that of the process.",
 }
+CLIENTS = {"kafka-connect-py": client_answers, "kafka-connect-client": java_client_answers}
+"""Clients of others, each of which takes connectors through their lives."""
 BAD = 400
 INTERNAL_ERROR = 500
 NOT_FOUND = 404
@@ -90,7 +93,16 @@ def _reason(theirs: Answer, ours: Answer, place: str) -> str:
     return next((reason for reason, holds in holding.items() if holds), "")
 
 
+def of_clients(url: str) -> list[tuple[str, str, Any]]:
+    """Return the answers to the calls of each client: its name, the call, and the answer."""
+    return [
+        (name, call, answer) for name, answers in CLIENTS.items() for call, answer in answers(url)
+    ]
+
+
 def _reason_of_call(place: str) -> str:
+    if ".config.task.class:" in place:
+        return "task.class"
     return "settings" if OWN_SETTINGS.match(place) or OWN_TYPES.match(place) else ""
 
 
@@ -113,13 +125,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             with apache_worker(broker) as url:
                 theirs = list(Worker(url).run(STEPS))
-                theirs_of_client = client_answers(url)
+                theirs_of_clients = of_clients(url)
         except Unavailable as error:
             print(error)
             return 2
         with our_worker(broker) as url:
             ours = list(Worker(url).run(STEPS))
-            ours_of_client = client_answers(url)
+            ours_of_clients = of_clients(url)
     counts = Counter[str]()
     for one, other in zip(theirs, ours, strict=True):
         counts["requests"] += 1
@@ -130,13 +142,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.all or not reason:
                 print(f"{other.asked.method} {other.asked.target} {_text(other.asked.body)}")
                 print(f"    {reason or 'unexplained'}: {place}")
-    for (call, one), (_, other) in zip(theirs_of_client, ours_of_client, strict=True):
-        counts["calls of kafka-connect-py"] += 1
+    for (client, call, one), (_, _, other) in zip(theirs_of_clients, ours_of_clients, strict=True):
+        counts[f"calls of {client}"] += 1
         for place in differences(one, other):
             reason = _reason_of_call(place)
             counts[reason or "unexplained"] += 1
             if options.all or not reason:
-                print(f"kafka-connect-py {call}\n    {reason or 'unexplained'}: {place}")
+                print(f"{client} {call}\n    {reason or 'unexplained'}: {place}")
     for name, count in counts.most_common():
         print(f"{count:5} {name}{f': {REASONS[name]}' if name in REASONS else ''}")
     if options.report is not None:

@@ -13,8 +13,11 @@ from urllib.parse import quote, urlsplit
 from tests.oracle.connect_rest.requests import Ask, Step
 
 WAIT_S: Final = 60
-_ORIGIN: Final = {"worker_id", "commit", "kafka_cluster_id", "last_modified", "groups"}
-"""Fields whose values belong to the worker."""
+_ORIGIN: Final = {
+    *("worker_id", "workerId", "commit", "kafka_cluster_id", "kafkaClusterId"),
+    *("last_modified", "groups"),
+}
+"""Fields whose values belong to the worker; Java's client has names of its own for some."""
 
 
 class Answer(NamedTuple):
