@@ -20,12 +20,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from streamlog.processing.task import TaskId
 from streamlog.record import TopicPartition
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(msgspec.Struct, frozen=True):
     """Partitions that have to be read by the same worker."""
 
     topics: tuple[str, ...]
@@ -138,36 +139,50 @@ class Placement:
             rank: ranks the members for a unit that moves; the smallest rank gets it.
         """
         spread = _Spread(members, rank)
-        for topics in self.groups:
-            able = self.able(topics, members)
+        for topics, able in self.able(members).items():
             if able:
                 spread.add_set(make_units([topics], partitions), able, holders)
         spread.level()
         return spread.members_of_units
 
-    def able(self, topics: tuple[str, ...], members: Mapping[str, Sequence[str]]) -> list[str]:
-        """Return the members that read all of these topics, sorted."""
-        known = {topic for group in self.groups for topic in group}
-        return [
-            member
-            for member in sorted(members)
-            if {*topics} <= {*members[member]}
-            and (not self.is_exact or {*members[member]} <= known)
-        ]
+    def able(self, members: Mapping[str, Sequence[str]]) -> dict[tuple[str, ...], list[str]]:
+        """Return, for each set of topics, the members that read all of it, sorted."""
+        read = {member: {*members[member]} for member in sorted(members)}
+        if self.is_exact:
+            known = {topic for group in self.groups for topic in group}
+            read = {member: topics for member, topics in read.items() if topics <= known}
+        return {
+            topics: [member for member, has in read.items() if has.issuperset(topics)]
+            for topics in self.groups
+        }
 
     def tasks_of(self, partitions: Collection[TopicPartition]) -> set[TaskId]:
         """Return the tasks that read at least one of these partitions."""
-        return {
-            TaskId(number, partition)
-            for number, topics in self.inputs.items()
-            for topic, partition in partitions
-            if topic in topics
-        }
+        return _tasks_of(partitions, self._readers(self.inputs))
 
-    def state_of(self, unit: Unit) -> list[TaskId]:
-        """Return the stateful tasks of a unit, sorted."""
-        tasks = self.tasks_of(unit.partitions)
-        return sorted(task for task in tasks if task.subtopology in self.stateful)
+    def states(self, units: Iterable[Unit]) -> dict[Unit, list[TaskId]]:
+        """Return the stateful tasks of each unit, sorted."""
+        # By topic, found once: there may be a thousand topics, and as many units.
+        readers = self._readers(self.stateful)
+        return {unit: sorted(_tasks_of(unit.partitions, readers)) for unit in units}
+
+    def _readers(self, numbers: Iterable[int]) -> dict[str, list[int]]:
+        """Return, for each topic, those of the sub-topologies that read it."""
+        found: dict[str, list[int]] = {}
+        for number in numbers:
+            for topic in self.inputs.get(number, ()):
+                found.setdefault(topic, []).append(number)
+        return found
+
+
+def _tasks_of(
+    partitions: Iterable[TopicPartition], readers: Mapping[str, Sequence[int]]
+) -> set[TaskId]:
+    return {
+        TaskId(number, partition)
+        for topic, partition in partitions
+        for number in readers.get(topic, ())
+    }
 
 
 class _Spread:
@@ -175,6 +190,8 @@ class _Spread:
 
     def __init__(self, members: Iterable[str], rank: Rank) -> None:
         self._units: dict[str, list[Unit]] = {member: [] for member in sorted(members)}
+        self._counts = {member: Counter[tuple[str, ...]]() for member in self._units}
+        """How many units of each topic set a member has."""
         self._able: dict[tuple[str, ...], list[str]] = {}
         self._rank = rank
 
@@ -229,6 +246,7 @@ class _Spread:
 
     def _give(self, member: str, unit: Unit, quota: _Quota) -> None:
         self._units[member].append(unit)
+        self._counts[member][unit.topics] += 1
         quota.take(member)
 
     def _move_one(self) -> bool:
@@ -242,13 +260,14 @@ class _Spread:
                 if unit is not None:
                     self._units[heavy].remove(unit)
                     self._units[light].append(unit)
+                    self._counts[heavy][unit.topics] -= 1
+                    self._counts[light][unit.topics] += 1
                     return True
         return False
 
     def _movable(self, heavy: str, light: str) -> Unit | None:
         """Return the unit of `heavy` nearest to `light`, from a set of which `light` has fewer."""
-        heavy_count = Counter(unit.topics for unit in self._units[heavy])
-        light_count = Counter(unit.topics for unit in self._units[light])
+        heavy_count, light_count = self._counts[heavy], self._counts[light]
         movable = [
             unit
             for unit in reversed(self._units[heavy])
@@ -377,7 +396,8 @@ class _Round:
         self._topics = {member: each.topics for member, each in members.items()}
         self._partitions = partitions
         self._units = make_units(placement.groups, partitions)
-        self._state = {unit: placement.state_of(unit) for unit in self._units}
+        self._state = placement.states(self._units)
+        self._able = placement.able(self._topics)
         owner = {part: member for member in sorted(members) for part in members[member].owned}
         self._owners = {
             unit: sorted({owner[part] for part in unit.partitions if part in owner})
@@ -442,7 +462,7 @@ class _Round:
     def _runner(self, unit: Unit, target: str) -> str | None:
         """Return the member that runs the unit after this rebalance; None while it is revoked."""
         owners = self._owners[unit]
-        able = self._placement.able(unit.topics, self._topics)
+        able = self._able[unit.topics]
         if owners == [target]:
             return target
         if owners:
@@ -466,7 +486,7 @@ class _Round:
 
     def _is_anywhere(self, unit: Unit) -> bool:
         """Return whether a member other than the owner could run the unit now."""
-        able = self._placement.able(unit.topics, self._topics)
+        able = self._able[unit.topics]
         owner = self._owner(unit)
         return any(self._is_ready(unit, member) for member in able if member != owner)
 
@@ -481,9 +501,11 @@ class _Round:
 
         The integer part is one of `CAUGHT_UP` to `NO_STATE`, the fraction grows with the lag.
         """
-        return max(
-            (self._distance(self._lag(task, unit, member)) for task in self._state[unit]), default=0
-        )
+        # Without a loop for slots of connectors, which have no state: this is asked most often.
+        tasks = self._state[unit]
+        if not tasks:
+            return CAUGHT_UP
+        return max(self._distance(self._lag(task, unit, member)) for task in tasks)
 
     def _lag(self, task: TaskId, unit: Unit, member: str) -> int | None:
         """Return the lag of the state that a member could open, or None if it has no state."""
@@ -531,7 +553,7 @@ class _Round:
         hosts = {self._members[member].host for member in others if member is not None} - {""}
         able = [
             member
-            for member in self._placement.able(unit.topics, self._topics)
+            for member in self._able[unit.topics]
             if member not in others and self._members[member].host not in hosts
         ]
         chosen = min(

@@ -163,8 +163,8 @@ def test_membership_changes_settle_in_a_balanced_complete_assignment(
     before = group.last
     group.round()
     assert group.last == before
-    for unit in make_units(placement.groups, counts):
-        for task in placement.state_of(unit):
+    for unit, tasks in placement.states(make_units(placement.groups, counts)).items():
+        for task in tasks:
             followers = sum(task in part.standby for part in group.last.values())
             disks = {name: each.host or name for name, each in group.members.items()}
             others = {*disks.values()} - {disks[group.owner(unit.partitions[0])]}
