@@ -17,6 +17,7 @@ from streamlog.connect.herding.herder import Herder
 from streamlog.connect.herding.lifecycle import VERSION, ConnectorState
 from streamlog.connect.herding.own_tasks import StartCounts
 from streamlog.connect.parts import part_id
+from streamlog.connect_tasks.part_reader import PartReader
 from streamlog.connect_tasks.source_task import SourceTask
 from streamlog.connect_tasks.task_figures import (
     ConnectorTaskFigures,
@@ -25,7 +26,7 @@ from streamlog.connect_tasks.task_figures import (
     sum_figures,
 )
 from streamlog.metrics.instruments import Histogram
-from streamlog.metrics.registry import Kind, Metric, Point, number
+from streamlog.metrics.registry import ITEMS_PER_STEP, OTHER, Kind, Metric, Point, number
 from streamlog.worker.connect.sink_group import SinkGroup
 from streamlog.worker.connect.source_slots import SlotKey
 
@@ -40,6 +41,9 @@ SHOWN: Final = (
 )
 """The states in which a worker has tasks."""
 TASK: Final = ("connector", "task")
+PARTS_MAX: Final = 1_000
+"""The parts of sources that have a series of their own, connectors with the fewest parts first. The
+parts of a further connector are one series: a source may have 100,000."""
 F = TypeVar("F", ReaderFigures, SinkFigures)
 
 
@@ -67,7 +71,7 @@ class ConnectMetrics:
         """`look` returns the connectors as they are now."""
         self._look, self._clock = look, clock
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Metric | None]:
         """Yield the metrics as they are now."""
         now = self._look()
         yield from _by_task(
@@ -111,26 +115,51 @@ class ConnectMetrics:
         yield from _present_sources(now.sources)
         yield from _present_sinks(now.sinks)
         yield from _own_gauges(now.sources)
-        yield self._lags(now.sources)
+        yield from self._lags(now.sources)
         yield from _own_figures(now.own)
         yield from _states(now.herder)
 
-    def _lags(self, sources: Mapping[SlotKey, SourceTask]) -> Metric:
-        now_ms = self._clock.now_ms()
-        points: list[Point] = []
+    def _lags(self, sources: Mapping[SlotKey, SourceTask]) -> Iterator[Metric | None]:
+        by_connector: dict[str, list[PartReader]] = {}
         for task in sources.values():
-            for reader in task.readers:
-                oldest_ms = reader.progress.oldest_ms
-                # A quiet part lags by nothing; what is not read yet only the connector knows.
-                lag_s = 0.0 if oldest_ms is None else (now_ms - oldest_ms) / 1000
-                points.append(((task.name, part_id(reader.part)), lag_s))
-        return Metric(
+            by_connector.setdefault(task.name, []).extend(task.readers)
+        now_ms, points, together, count = self._clock.now_ms(), list[Point](), list[Point](), 0
+        # 1. A source reads 5,000 files, forty others a table each. 2. By name, the large one might
+        # take all the room. 3. By size, the forty keep their series.
+        for name, readers in sorted(by_connector.items(), key=lambda each: (len(each[1]), each[0])):
+            has_own = count + len(readers) <= PARTS_MAX
+            worst_s = 0.0
+            for reader in readers:
+                count += 1
+                if count % ITEMS_PER_STEP == 0:
+                    yield None
+                lag_s = _lag_s(reader, now_ms)
+                worst_s = max(worst_s, lag_s)
+                if has_own:
+                    points.append(((name, part_id(reader.part)), lag_s))
+            if not has_own:
+                points.append(((name, OTHER), worst_s))
+                together.append(((name,), len(readers)))
+        yield Metric(
             "streamlog_connector_lag_seconds",
             "Age of the oldest record of a part that is read and not committed yet.",
             Kind.GAUGE,
             ("connector", "part"),
             points,
         )
+        yield Metric(
+            "streamlog_connector_lag_other_parts",
+            "Parts without a lag of their own: the part `other` has the largest of them.",
+            Kind.GAUGE,
+            ("connector",),
+            together,
+        )
+
+
+def _lag_s(reader: PartReader, now_ms: int) -> float:
+    oldest_ms = reader.progress.oldest_ms
+    # A quiet part lags by nothing; what is not read yet only the connector knows.
+    return 0.0 if oldest_ms is None else (now_ms - oldest_ms) / 1000
 
 
 def _own_figures(own: Mapping[tuple[str, str], int]) -> Iterator[Metric]:
