@@ -21,6 +21,7 @@ HOT_MODULES = (
     "streamlog.records.batch",
     "streamlog.records.record_scan",
     "streamlog.records.arrow",
+    "streamlog.connect.arrow_columns.value_buffers",
     "streamlog.connectors.postgres_cdc.row_reader",
     "streamlog.connectors.syslog.message_scan",
     "streamlog.protocol.produce_runs",

@@ -60,6 +60,20 @@ cdef extern from *:
         memcpy(data + position, PyBytes_AS_STRING(content), (size_t)size);
         return position + size;
     }
+    static CYTHON_INLINE Py_ssize_t streamlog_text_bytes(PyObject *text) {
+        Py_ssize_t size;
+        if (PyUnicode_IS_COMPACT_ASCII(text)) return PyUnicode_GET_LENGTH(text);
+        return PyUnicode_AsUTF8AndSize(text, &size) == NULL ? -1 : size;
+    }
+    static CYTHON_INLINE Py_ssize_t streamlog_put_text(
+        unsigned char *data, Py_ssize_t position, PyObject *text
+    ) {
+        Py_ssize_t size;
+        const char *content = PyUnicode_AsUTF8AndSize(text, &size);
+        if (content == NULL) return -1;
+        memcpy(data + position, content, (size_t)size);
+        return position + size;
+    }
     static CYTHON_INLINE Py_ssize_t streamlog_put_field(
         unsigned char *data, Py_ssize_t position, PyObject *content
     ) {
@@ -88,6 +102,10 @@ cdef extern from *:
     Py_ssize_t put_bytes "streamlog_put_bytes" (
         unsigned char *data, Py_ssize_t position, object content
     )
+    Py_ssize_t text_bytes "streamlog_text_bytes" (object text) except -1
+    Py_ssize_t put_text "streamlog_put_text" (
+        unsigned char *data, Py_ssize_t position, object text
+    ) except -1
     Py_ssize_t put_field "streamlog_put_field" (
         unsigned char *data, Py_ssize_t position, object content
     )

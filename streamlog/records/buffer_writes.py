@@ -63,6 +63,16 @@ def put_bytes(data: bytearray, position: int, content: bytes) -> int:
     return end
 
 
+def text_bytes(text: str) -> int:
+    """Return the size of a text as UTF-8; raises UnicodeEncodeError if it has none."""
+    return len(text.encode())
+
+
+def put_text(data: bytearray, position: int, text: str) -> int:
+    """Write a text as UTF-8; return the position behind it."""
+    return put_bytes(data, position, text.encode())
+
+
 def put_field(data: bytearray, position: int, content: bytes | None) -> int:
     """Write a length and the bytes, or -1 for None; return the position behind them."""
     if content is None:

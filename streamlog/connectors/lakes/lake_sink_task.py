@@ -37,7 +37,7 @@ from streamlog.connect import (
     SinkTask,
     TopicPartition,
 )
-from streamlog.connect.arrow_columns import batch_to_arrow
+from streamlog.connect.arrow_columns import batch_to_arrow, plain_array
 from streamlog.connectors.lakes.lake_columns import (
     fitted_rows,
     merged_columns,
@@ -283,7 +283,7 @@ class LakeSinkTask(SinkTask[object, object]):
             # All keys are null, and whether later ones are text or bytes is not known yet.
             at = found.schema.get_field_index("_key")
             found = found.set_column(at, "_key", pa.nulls(len(found)))
-        numbers = pa.array([batch.partition.partition] * len(found), pa.int32())
+        numbers = plain_array(pa, [batch.partition.partition] * len(found), Schema("int32"))
         return found.append_column("_partition", numbers)
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:

@@ -23,6 +23,7 @@ from streamlog.connect import (
     ConnectError,
     Effect,
     Flush,
+    Schema,
     Secret,
     Sink,
     SinkContext,
@@ -30,6 +31,7 @@ from streamlog.connect import (
     TopicPartition,
     fields_of,
 )
+from streamlog.connect.arrow_columns import plain_array
 from streamlog.connectors.objects.file_names import PathTemplate, file_name
 from streamlog.connectors.objects.object_stores import (
     CloudStore,
@@ -292,4 +294,6 @@ def _rows_at(rows: UserObject, indexes: Sequence[int]) -> UserObject:
         return [rows[index] for index in indexes]
     if isinstance(indexes, range):
         return rows.slice(indexes.start, len(indexes))
-    return rows.take(indexes)
+    pa: UserObject = import_module("pyarrow")
+    # As an array: of a list pyarrow would make one by pandas.
+    return rows.take(plain_array(pa, indexes, Schema("int64")))

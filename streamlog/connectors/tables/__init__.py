@@ -17,11 +17,18 @@ import gzip
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from streamlog.connectors.tables.column_types import fitted_batch, united_columns
+from streamlog.connect import Schema
+from streamlog.connect.arrow_columns import plain_array
+from streamlog.connectors.tables.column_types import (
+    fitted_batch,
+    is_binary,
+    is_text,
+    united_columns,
+)
 from streamlog.serdes.erased_types import UserObject, UserValue
 
 TableFormat: TypeAlias = Literal["parquet", "jsonl", "csv"]
@@ -33,8 +40,14 @@ TEXT_COMPRESSIONS = ("none", "gzip")
 _ROWS_AT_ONCE = 10_000
 _SECOND_US = 1_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - written with a Z behind it
-UNIQUE_COLUMN = "_offset"
-"""The column whose values never repeat: a dictionary would make Parquet slower, and larger."""
+UNIQUE_COLUMN: Final = "_offset"
+"""The column whose values never repeat."""
+_SAMPLE_ROWS: Final = range(4_096, 65_536)
+"""How many rows say whether a column repeats itself: an eighth of them, but at least and at most
+these."""
+_UNIQUE_SHARE: Final = 0.75
+"""With more distinct values than this in the sample, a column has no dictionary: it would outgrow
+its 1 MiB, and all values would be written again without it."""
 
 
 def table_suffix(kind: TableFormat, compression: TableCompression) -> str:
@@ -149,21 +162,42 @@ class TableFile:
     def _parquet(self, pa: UserObject, rows: UserObject) -> bytes:
         parquet: UserObject = import_module("pyarrow.parquet")
         to = pa.BufferOutputStream()
-        dictionaries = True if UNIQUE_COLUMN not in rows.column_names else _repeating(parquet, rows)
-        parquet.write_table(rows, to, compression=self._compression, use_dictionary=dictionaries)
+        parquet.write_table(
+            rows, to, compression=self._compression, use_dictionary=_repeating(parquet, rows)
+        )
         found: bytes = to.getvalue().to_pybytes()
         return found
 
 
 def _repeating(parquet: UserObject, rows: UserObject) -> list[str]:
-    """Return the columns whose values may repeat, by Parquet's paths: those within others, too."""
+    """Return the columns whose values may repeat, by Parquet's paths: those within others, too.
+
+    A dictionary of values that do not repeat makes a file larger, and takes half of the time.
+    """
     pa: UserObject = import_module("pyarrow")
     to = pa.BufferOutputStream()
     # Which paths an Arrow type has, only a file says.
     parquet.write_table(rows.slice(0, 0), to)
     columns = parquet.ParquetFile(to.getvalue()).schema
     paths = [columns.column(at).path for at in range(len(columns))]
-    return [path for path in paths if path != UNIQUE_COLUMN]
+    unique = {name for name in rows.column_names if _is_unique(pa, name, rows.column(name))}
+    return [path for path in paths if path not in unique]
+
+
+def _is_unique(pa: UserObject, name: str, column: UserObject) -> bool:
+    """Whether a column is one of scalars that hardly repeat, by its first rows."""
+    if name == UNIQUE_COLUMN:
+        return True
+    of, kind = pa.types, column.type
+    is_number = of.is_integer(kind) or of.is_float32(kind) or of.is_float64(kind)
+    if not (is_number or of.is_timestamp(kind) or is_text(of, kind) or is_binary(of, kind)):
+        return False
+    compute: UserObject = import_module("pyarrow.compute")
+    rows = min(max(len(column) // 8, _SAMPLE_ROWS.start), _SAMPLE_ROWS.stop)
+    sample = column.slice(0, rows)
+    distinct: int = compute.count_distinct(sample).as_py()
+    present: int = len(sample) - sample.null_count
+    return distinct > _UNIQUE_SHARE * present
 
 
 def _json_lines(rows: UserObject) -> bytes:
@@ -223,7 +257,7 @@ def _csv_text(rows: UserObject) -> bytes:
         if pa.types.is_nested(field.type):
             column = flat.column(at).to_pylist()
             texts = [None if each is None else _json.encode(each).decode() for each in column]
-            flat = flat.set_column(at, field.name, pa.array(texts, pa.string()))
+            flat = flat.set_column(at, field.name, _texts(pa, texts))
     to = pa.BufferOutputStream()
     csv.write_csv(flat, to)
     text: bytes = to.getvalue().to_pybytes()
@@ -235,8 +269,12 @@ def _without_bytes(rows: UserObject) -> UserObject:
     for at, field in enumerate(rows.schema):
         if pa.types.is_binary(field.type):
             texts = [_text(each) for each in rows.column(at).to_pylist()]
-            rows = rows.set_column(at, field.name, pa.array(texts, pa.string()))
+            rows = rows.set_column(at, field.name, _texts(pa, texts))
     return rows
+
+
+def _texts(pa: UserObject, texts: Sequence[str | None]) -> UserObject:
+    return plain_array(pa, texts, Schema("string"))
 
 
 def _text(value: bytes | None) -> str | None:

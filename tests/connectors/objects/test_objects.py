@@ -4,6 +4,8 @@ import asyncio
 import csv
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -262,3 +264,45 @@ def test_secrets_are_not_shown() -> None:
 @pytest.mark.parametrize("url", ["/data", "./data", "../data", "file:///data"])
 def test_a_directory_of_this_machine_is_a_store(url: str) -> None:
     Objects(url=url).check()
+
+
+WITHOUT_PANDAS = """
+import asyncio, sys
+import msgspec
+from streamlog.connect import Batch, Schema, TopicPartition
+from streamlog.connectors.objects import Objects
+from streamlog.durations import EPOCH
+from streamlog.record import Record
+from tests.connectors.runs import writing
+
+class Order(msgspec.Struct):
+    id: int
+    note: str | None
+    cents: float
+    paid: bool
+
+PLACE = TopicPartition("orders", 0)
+
+async def write(values, schema, **settings):
+    records = [
+        Record(b"k", each, EPOCH, (), *PLACE, at) for at, each in enumerate(values)
+    ]
+    async with writing(Objects(url=sys.argv[1], **settings)) as task:
+        await task.begin()
+        await task.write(Batch(PLACE, records, next_offset=len(records), schema=schema))
+        await task.commit({PLACE: len(records)})
+
+for kind in ("parquet", "jsonl", "csv"):
+    orders = [Order(1, "a", 2.5, True), Order(2, None, 1.0, False)]
+    asyncio.run(write(orders, Schema.of(Order), format=kind, path="typed/{value.id}/"))
+    asyncio.run(write([b"1", None], None, format=kind, path="bytes/"))
+sys.exit("pandas" in sys.modules)
+"""
+
+
+def test_rows_of_scalars_are_written_without_pandas(tmp_path: Path) -> None:
+    """pyarrow imports it where it is installed, which takes longer than a small file."""
+    pytest.importorskip("pandas")
+    command = (sys.executable, "-c", WITHOUT_PANDAS, str(tmp_path / "lake"))
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr or "pandas was imported"

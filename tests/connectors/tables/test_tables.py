@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import random
 from datetime import UTC
 from typing import Any
 
@@ -99,6 +100,27 @@ def test_offsets_have_no_dictionary_in_parquet_and_other_columns_do() -> None:
     columns = pq.ParquetFile(io.BytesIO(written("parquet", rows))).metadata.row_group(0)
     found = {columns.column(at).path_in_schema: columns.column(at) for at in range(3)}
     assert [name for name, each in found.items() if not each.has_dictionary_page] == ["_offset"]
+
+
+def test_columns_whose_values_hardly_repeat_have_no_dictionary_in_parquet() -> None:
+    chance = random.Random(1)
+    rows = [
+        {
+            "unique": at,
+            "text": f"{at:x}",
+            "random": chance.random(),
+            "often": at % 900,
+            "name": f"customer-{chance.randrange(500)}",
+            "null": None if at % 2 else 1,
+        }
+        for at in range(5_000)
+    ]
+    file = pq.ParquetFile(io.BytesIO(written("parquet", batch(rows))))
+    columns = file.metadata.row_group(0)
+    found = {columns.column(at).path_in_schema: columns.column(at) for at in range(6)}
+    without = [name for name, each in found.items() if not each.has_dictionary_page]
+    assert without == ["unique", "text", "random"]
+    assert file.read().to_pylist() == rows
 
 
 @pytest.mark.parametrize("kind", FORMATS)

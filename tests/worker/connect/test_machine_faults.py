@@ -60,7 +60,7 @@ READ = "select cast(value as blob) from lines"
 METADATA = "select metadata_location from iceberg_tables where table_name = 'lines'"
 SAYS_S = 10
 """An operator reads of a fault within this time."""
-WITHIN_S = 60
+WITHIN_S = 240
 LASTS_S = 4.0
 YEAR_MS = 31_536_000_000
 JUMPS_MS = (-YEAR_MS, -3_600_000, 3_000_000)

@@ -1,12 +1,12 @@
 """Arrow columns: the records of a batch as a `pyarrow.RecordBatch`.
 
 Rule: the columns follow from the schema alone, so two batches of one schema have equal columns,
-whatever their values are. pyarrow is imported at the first use.
+whatever their values are. pyarrow is imported at the first use, and pandas by pyarrow once it
+converts Python's values itself: so columns of plain scalars are made of buffers (`plain_array`).
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
@@ -17,15 +17,36 @@ from typing import Final, TypeGuard
 
 import msgspec
 
+from streamlog.connect.arrow_columns.value_buffers import (
+    ValueBuffers,
+    contents,
+    floats,
+    texts,
+    truths,
+    whole_numbers,
+)
 from streamlog.connect.connector_errors import BadRecord, BadRecords
 from streamlog.connect.row_schema import Field, Schema, attributes_of, fields_of
-from streamlog.durations import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN, moment
+from streamlog.durations import EPOCH, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN, moment
 from streamlog.records.record_columns import all_of_type, called, first_outside
 from streamlog.serdes.erased_types import UserObject, UserValue
 
 _MICROSECOND = timedelta(microseconds=1)
 _BYTES = Schema("bytes", optional=True)
 _INT: Final[frozenset[type]] = frozenset({int})
+_BUFFERS: Final[Mapping[str, Callable[[Sequence[UserValue]], ValueBuffers | None]]] = {
+    **dict.fromkeys(("int8", "int16", "int32", "int64"), whole_numbers),
+    **dict.fromkeys(("float32", "float64"), floats),
+    "boolean": truths,
+    "string": texts,
+    "bytes": contents,
+}
+"""What makes buffers of plain values, by the kind of their schema."""
+_WIDER: Final[Mapping[str, Schema]] = {
+    **dict.fromkeys(("int8", "int16", "int32"), Schema("int64")),
+    "float32": Schema("float64"),
+}
+"""The kinds whose buffers are those of another one."""
 _PLAIN_KINDS: Final[Mapping[str, frozenset[type]]] = {
     "string": frozenset({str, NoneType}),
     "int64": frozenset({int, NoneType}),
@@ -106,7 +127,8 @@ def _rows_of(values: Sequence[UserValue]) -> list[Mapping[str, object] | None]:
 def _times(pa: UserObject, times: Sequence[int] | Sequence[datetime]) -> UserObject:
     microseconds = pa.timestamp("us", tz="UTC")
     if not _are_ms(times):
-        return pa.array(times, microseconds)
+        given: Sequence[UserValue] = times
+        return _int64s(pa, microseconds, [(each - EPOCH) // _MICROSECOND for each in given])
     wrong = first_outside(times, TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX)
     if wrong >= 0:
         # It has no datetime, which is the error.
@@ -120,9 +142,43 @@ def _are_ms(times: Sequence[int] | Sequence[datetime]) -> TypeGuard[Sequence[int
 
 def _int64s(pa: UserObject, kind: UserObject, numbers: Sequence[int]) -> UserObject:
     """Return an array of a type whose values are numbers of 64 bits."""
-    # Arrow would look at each number for its type.
-    buffers = [None, pa.py_buffer(array("q", numbers))]
-    return pa.Array.from_buffers(kind, len(numbers), buffers)
+    made = whole_numbers(numbers)
+    if made is None:
+        return pa.array(numbers, pa.int64()).cast(kind)
+    return _of_buffers(pa, kind, len(numbers), made)
+
+
+def _of_buffers(pa: UserObject, kind: UserObject, count: int, made: ValueBuffers) -> UserObject:
+    buffers = [made.valid, made.data] if made.ends is None else [made.valid, made.ends, made.data]
+    wrapped = [None if each is None else pa.py_buffer(each) for each in buffers]
+    return pa.Array.from_buffers(kind, count, wrapped, made.null_count)
+
+
+def plain_array(pa: UserObject, values: Sequence[UserValue], schema: Schema) -> UserObject | None:
+    """Return a column of plain scalars as a `pyarrow.Array`; None if it has any other value.
+
+    Args:
+        pa: pyarrow.
+        values: the values.
+        schema: their schema.
+    """
+    make = None if schema.logical is not None else _BUFFERS.get(schema.kind)
+    try:
+        made = None if make is None else make(values)
+    # Half of a surrogate pair, which the conversion by pyarrow names with its record.
+    except UnicodeEncodeError:
+        return None
+    if made is None:
+        return None
+    declared = schema.to_arrow()
+    wider = _WIDER.get(schema.kind)
+    if wider is None:
+        return _of_buffers(pa, declared, len(values), made)
+    wide = _of_buffers(pa, wider.to_arrow(), len(values), made)
+    try:
+        return wide.cast(declared)
+    except pa.ArrowInvalid:
+        return None
 
 
 def _schema_of_keys(keys: Sequence[UserValue]) -> Schema:
@@ -131,6 +187,9 @@ def _schema_of_keys(keys: Sequence[UserValue]) -> Schema:
 
 
 def _array(pa: UserObject, values: Sequence[UserValue], field: Field) -> UserObject:
+    found = plain_array(pa, values, field.schema)
+    if found is not None:
+        return found
     declared = field.schema.to_arrow()
     # One pass for a column whose values are plain already, which is the common case.
     plain = None if _is_plain(values, field.schema) else plainer(field.schema)
