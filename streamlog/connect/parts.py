@@ -53,7 +53,7 @@ class OffsetBook:
         try:
             connector, part = _key(key or b"")
             offset = None if value is None else _offset(value)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
         at = connector, part_id(part)
         # The first bytes of a part stay its key. 1. A Java worker has written {"b":1,"a":2}.

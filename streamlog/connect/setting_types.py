@@ -279,7 +279,7 @@ def _read_json(text: str, form: TypeForm) -> UserValue:
         return msgspec.json.decode(text, type=form, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"must be JSON of type {type_name(form)}: {error}") from None
-    except (msgspec.DecodeError, TypeError):
+    except (msgspec.DecodeError, RecursionError, TypeError):
         raise ConfigError(f"must be JSON of type {type_name(form)}") from None
 
 

@@ -172,7 +172,7 @@ class ConnectorOffsets:
 def _decode(body: bytes) -> list[_Entry]:
     try:
         entries = msgspec.json.decode(body, type=_Offsets).offsets
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConnectRefusal(BAD_REQUEST, f"The body is not what this takes: {error}") from None
     if not entries or len(entries) > OFFSETS_MAX:
         raise ConnectRefusal(

@@ -172,7 +172,10 @@ class PeerForwarding:
                     endpoint, sent, answer_bytes_max=ANSWER_BYTES_MAX, tls=self._tls
                 )
             return status, msgspec.json.decode(body) if body else None
-        except (OSError, TimeoutError, h11.RemoteProtocolError, msgspec.MsgspecError) as error:
+        except (
+            *(OSError, TimeoutError, h11.RemoteProtocolError),
+            *(msgspec.MsgspecError, UnicodeDecodeError, RecursionError),
+        ) as error:
             raise ConnectRefusal(
                 BAD_GATEWAY,
                 f"The worker at {endpoint} has not answered; whether the request took effect is"

@@ -14,6 +14,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=6,
 )
+DEEP = b"[" * 100_000 + b"]" * 100_000
 OBJECTS = st.dictionaries(st.text(max_size=5), JSON, max_size=4)
 
 
@@ -48,6 +49,10 @@ def test_malformed_records_are_passed_over() -> None:
         (b'["s",{}]', b"[]"),
         (b'["s",[1]]', b"{}"),
         (b'\xff["s",{}]', b"{}"),
+        (b'["\xff",{}]', b"{}"),
+        (b'["s",{}]', b'{"at":"\xff"}'),
+        (b'["s",{"at":%b}]' % DEEP, b"{}"),
+        (b'["s",{}]', b'{"at":%b}' % DEEP),
     ):
         book.replay(key, value)
     assert [*book.offsets_of("s")] == []

@@ -78,6 +78,8 @@ def test_a_text_is_read_as_the_declared_type(text: str, form: Any, value: object
         ("a\nb", int, r"'a\nb' must be a whole number"),
         ("http://me:hunter2@h", int, "'http://***@h' must be a whole number"),
         ("[hunter2]", list[int], "must be JSON of type list[int]"),
+        ("[" * 100_000, list[int], "must be JSON of type list[int]"),
+        ('{"x":' * 100_000, Mapping[str, object], "must be JSON of type"),
         ("hunter2", Mapping[str, int], "must be pairs"),
         ("0", Annotated[int, msgspec.Meta(ge=1)], "'0' must be a whole number of 1 or more"),
         ("0", Annotated[int, msgspec.Meta(ge=1)] | None, "must be a whole number of 1 or more"),

@@ -12,8 +12,10 @@ import pytest
 
 from streamlog.connect import names, source_progress
 from streamlog.connect_service import task_keeper
+from streamlog.connect_service.rest_answers import parse_call
+from streamlog.log import Log
 from tests.connect_service.outside import BROKEN, WRITTEN
-from tests.connect_service.running import Client, running
+from tests.connect_service.running import Client, running, worker
 
 SOURCE = {"connector.class": "Numbers", "topic": "numbers", "tasks.max": "2", "count": "5"}
 ROWS = Counter((part, number) for part in range(3) for number in range(5))
@@ -98,6 +100,42 @@ def test_a_service_that_is_started_again_goes_on_where_it_was(tmp_path: Path) ->
         await client.until(lambda: rows("a") == ROWS)
 
     lives(tmp_path, first, second)
+
+
+def test_malformed_records_in_the_topics_of_a_service_stop_no_worker(tmp_path: Path) -> None:
+    deep = b"[" * 100_000
+    part = b'["in",{"part":%b}]'
+    malformed = [
+        ("connect-configs", b"logger-cluster-x", b"[]"),
+        ("connect-configs", b"connector-x", b'{"properties":{},"more":%b' % deep),
+        ("connect-configs", b"commit-x", b'{"tasks":%d}' % 10**15),
+        ("connect-status", b"status-connector-x", b'{"more":%b' % deep),
+        ("connect-offsets", part % b'"\xff"', b'{"at":9}'),
+        ("connect-offsets", part % b"1", b'{"at":"\xff"}'),
+        ("connect-offsets", part % b"1", b'{"at":%b' % deep),
+    ]
+
+    async def write(log: Log) -> None:
+        async with log.producer() as producer:
+            for topic, key, value in malformed:
+                await producer.send(topic, value, key=key)
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(60),
+            Log.open(f"embedded:{tmp_path}") as log,
+            worker(log, "127.0.0.1:8083") as client,
+        ):
+            await write(log)
+            await client.ask("PUT", "/connectors/in/config", SOURCE)
+            await client.until_state("in", "RUNNING", tasks=2)
+            await client.ask("PUT", "/connectors/in/stop")
+            await client.until_state("in", "STOPPED", tasks=0)
+            body = b'{"offsets":[{"partition":{"part":%b' % deep
+            call = parse_call("PATCH", "/connectors/in/offsets", body)
+            assert (await client.rest.answer(call))[0] == 400
+
+    asyncio.run(main())
 
 
 def test_stop_offsets_reset_and_resume_read_everything_again(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ class ConnectConfigs:
     tasks: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     """The settings of each task, by connector, as the last complete commit has them."""
     inconsistent: set[str] = field(default_factory=set)
-    """Connectors whose last commit lacks tasks: compaction or a crash cut it; dealt anew."""
+    """Connectors to deal anew: their last commit lacks tasks, as compaction or a crash cut it, or
+    lies before their settings."""
     restarts: dict[str, tuple[int, RestartRequest]] = field(default_factory=dict)
     """The last request to restart each connector, with its offset."""
     levels: dict[str, str] = field(default_factory=dict)
@@ -101,7 +102,7 @@ class ConnectConfigs:
         name = (key or b"").decode("utf-8", "replace")
         try:
             return self._apply(name, value, offset)
-        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        except (msgspec.MsgspecError, RecursionError, ValueError):
             return None
 
     def target(self, connector: str) -> TargetState:
@@ -156,6 +157,12 @@ class ConnectConfigs:
     def _set_connector(self, name: str, value: bytes | None) -> str:
         if value is not None:
             self.connectors[name] = _settings(value)
+            # 1. A dealing is committed. 2. The same settings are put again: their record has the
+            # same key, and lies behind the dealing. 3. Compaction drops the first one. A worker
+            # that joins then reads a dealing of no connector, passes it over, and runs no task of
+            # it. So each record of a connector has a dealing of its own behind it.
+            if self.tasks.get(name):
+                self.inconsistent.add(name)
             return name
         # The target state goes as well: a connector that is created again under this name starts.
         for kept in (self.connectors, self.targets, self.tasks, self.restarts, self._uncommitted):
@@ -171,7 +178,9 @@ class ConnectConfigs:
         # 1. A leader writes task-x-0, task-x-1 and commit-x of 2. 2. A later leader writes the
         # same keys again, and is killed before its commit. 3. Compaction drops the first two
         # records. Commit 1 is then replayed with no tasks before it: nothing of it may count.
-        if sorted(dealt) != list(range(count)):
+        # More tasks than the commit has are no fault: of a dealing of two that one of a single
+        # task follows, compaction keeps task-x-1, as no later record has its key.
+        if not 0 <= count <= len(dealt) or any(number not in dealt for number in range(count)):
             self.inconsistent.add(name)
             return name
         self.inconsistent.discard(name)

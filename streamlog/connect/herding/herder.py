@@ -157,9 +157,11 @@ class Herder:
         effects: list[Effect] = []
         # Until the first round, records are the past: an old wish to restart restarts nothing.
         if self._has_round:
-            if text.startswith(LOGGER) and value is not None:
+            if text.startswith(LOGGER):
                 logger = text.removeprefix(LOGGER)
-                effects.append(LevelChanged(logger, self.configs.levels[logger]))
+                # None: the record deletes the level, or is malformed and no earlier one was not.
+                level = self.configs.levels.get(logger)
+                effects += [] if level is None else [LevelChanged(logger, level)]
             elif name is not None:
                 effects += self._changed(name, text, now_ms)
         effects += self._answers(key, value)
@@ -544,8 +546,8 @@ class Herder:
     def _deal(self, name: str, tasks: Sequence[Mapping[str, str]]) -> list[Effect]:
         """Return the write of a dealing, unless it is the one that there is."""
         before = self.configs.tasks.get(name, [])
-        # Written again all the same if the last commit was incomplete: after a restart every worker
-        # would replay it so, and have no tasks at all.
+        # Written again all the same where a worker that starts would replay it otherwise, and have
+        # no tasks at all.
         if list(tasks) == before and name not in self.configs.inconsistent:
             return []
         if self.configs.task_count() - len(before) + len(tasks) > TASKS_MAX:
@@ -625,6 +627,6 @@ def _parts_of(task: Mapping[str, str]) -> list[str]:
     """Return the parts that a task was dealt, as texts; none if the record is malformed."""
     try:
         parts = msgspec.json.decode(task.get(TASK_PARTS, "[]"), type=list[dict[str, object]])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return []
     return [_canonical(part) for part in parts]

@@ -75,7 +75,7 @@ class ConnectStatuses:
             elif (found := _key_of(name)) is not None:
                 self._status(found, value)
                 return found
-        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        except (msgspec.MsgspecError, RecursionError, ValueError):
             return None
         return None
 
@@ -120,11 +120,13 @@ class ConnectStatuses:
         topic, colon, connector = key.removeprefix(TOPIC).partition(_OF_CONNECTOR)
         if not colon:
             return
-        if value is None:
-            self.topics.get(connector, {}).pop(topic, None)
-            return
-        used = msgspec.json.decode(value, type=_TopicValue).topic
-        self.topics.setdefault(connector, {})[topic] = used
+        if value is not None:
+            used = msgspec.json.decode(value, type=_TopicValue).topic
+            self.topics.setdefault(connector, {})[topic] = used
+        elif topic in self.topics.get(connector, ()):
+            del self.topics[connector][topic]
+            if not self.topics[connector]:
+                del self.topics[connector]
 
 
 def status_record(

@@ -72,7 +72,7 @@ def decode_parts(task: Mapping[str, str]) -> list[SourcePartition]:
     """Return the parts that the settings of a task name; none if they are malformed."""
     try:
         return [part for part in _parts(task.get(TASK_PARTS, "[]")) if isinstance(part, dict)]  # type: ignore[misc]
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return []
 
 

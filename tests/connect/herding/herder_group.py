@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from streamlog.connect.herding.configs import TASK_PARTS
+from streamlog.connect.herding.configs import TASK_PARTS, ConfigRecord
 from streamlog.connect.herding.herder import ConnectorType, Herder
 from streamlog.connect.herding.herder_requests import (
     AskRound,
@@ -53,7 +53,8 @@ class HerderGroup:
     ) -> None:
         self.members = {name: Member(Herder(name, PluginsOfTests())) for name in names}
         self.parts = dict(parts)
-        self.log: list[tuple[bytes, bytes | None]] = []
+        self.log: list[ConfigRecord | None] = []
+        """The configs topic; None at the offsets of records that compaction has removed."""
         self.answers: dict[int, RequestAnswer] = {}
         self.wants_round = False
         self.discoveries: list[tuple[str, Discover]] = []
@@ -75,10 +76,18 @@ class HerderGroup:
         member = self.members[name]
         if member.position == len(self.log):
             return False
-        key, value = self.log[member.position]
-        self._do(name, member.herder.replayed(key, value, member.position, self.now_ms))
+        record = self.log[member.position]
+        if record is not None:
+            self._do(name, member.herder.replayed(*record, member.position, self.now_ms))
         member.position += 1
         return True
+
+    def compact(self) -> None:
+        """Remove the records that all members have read and whose key has a later one there."""
+        end = min(member.position for member in self.members.values())
+        last = {record[0]: at for at, record in enumerate(self.log[:end]) if record is not None}
+        kept = {*last.values(), *range(end, len(self.log))}
+        self.log = [record if at in kept else None for at, record in enumerate(self.log)]
 
     def round(self) -> None:
         """One cooperative round: a slot moves only once its owner has given it up."""

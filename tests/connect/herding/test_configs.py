@@ -27,6 +27,12 @@ MALFORMED_KEYS = [
     *(b"connector-a", b"task-a-0", b"task-a-x", b"task-", b"commit-a", b"target-state-a"),
     *(b"restart-connector-a", b"logger-cluster-a", b"session-key", b"tasks-fencing-a", b"\xff"),
 ]
+DEEP = b"[" * 100_000 + b"]" * 100_000
+MALFORMED_VALUES = [
+    *(b"{}", b"[]", b'{"state":"HAPPY"}', b'{"tasks":-1}', b'{"tasks":1}'),
+    *(b'{"properties":{"x":"\xff"}}', b'{"properties":{"x":"y"},"more":%b}' % DEEP),
+    *(b'{"tasks":1,"more":%b}' % DEEP, b'{"level":"X","more":%b}' % DEEP, b"\xff"),
+]
 
 
 def replayed(records: Iterable[ConfigRecord]) -> ConnectConfigs:
@@ -114,10 +120,81 @@ def test_a_worker_before_kip_875_wrote_one_state() -> None:
 
 @given(
     st.sampled_from(MALFORMED_KEYS),
-    st.none() | st.binary(max_size=20) | st.sampled_from([b"{}", b"[]", b'{"state":"HAPPY"}']),
+    st.none() | st.binary(max_size=20) | st.sampled_from(MALFORMED_VALUES),
 )
 def test_a_malformed_record_is_passed_over(key: bytes, value: bytes | None) -> None:
-    configs = ConnectConfigs()
-    configs.replay(key, value, 4)
-    configs.replay(None, value, 5)
-    assert configs.next_offset == 6
+    records = [
+        connector_record("a", {"n": "0"}),
+        *task_records("a", [{"n": "0"}]),
+        target_record("a", TargetState.PAUSED),
+        restart_record("a", RestartRequest()),
+        level_record("a", "DEBUG"),
+        session_key_record(SessionKey("a2V5", "HmacSHA256", 5)),
+    ]
+    configs, same = replayed(records), replayed(records)
+    about = configs.replay(key, value, 9)
+    assert configs.next_offset == 10
+    if value is not None and about is None:
+        same.next_offset, same.inconsistent = configs.next_offset, configs.inconsistent
+        assert configs == same
+    configs.replay(None, value, 10)
+    assert configs.next_offset == 11
+
+
+def test_a_commit_of_more_tasks_than_there_can_be_takes_no_memory() -> None:
+    for count in (-1, 10**15):
+        configs = replayed([connector_record("a", {}), *task_records("a", [{"n": "0"}])])
+        configs.replay(b"commit-a", b'{"tasks":%d}' % count, 9)
+        assert configs.tasks == {"a": [{"n": "0"}]}
+        assert configs.inconsistent == {"a"}
+
+
+NAMES = st.sampled_from(["a", "a-1", "task-a", "target-state-a"])
+SETTINGS = st.dictionaries(st.sampled_from("xy"), st.sampled_from("01"), min_size=1)
+WRITES = st.one_of(
+    # As a leader writes them: settings, and the dealing that follows.
+    st.builds(
+        lambda name, settings, tasks: [
+            connector_record(name, settings),
+            *task_records(name, tasks),
+        ],
+        NAMES,
+        SETTINGS,
+        st.lists(SETTINGS, max_size=3),
+    ),
+    st.builds(task_records, NAMES, st.lists(SETTINGS, max_size=3)),
+    st.builds(
+        lambda name, target: [target_record(name, target)], NAMES, st.sampled_from(TargetState)
+    ),
+    st.builds(lambda name: [*deletion_records(name)], NAMES),
+    st.builds(
+        lambda name, wish: [restart_record(name, RestartRequest(wish))], NAMES, st.booleans()
+    ),
+    st.builds(lambda name, level: [level_record(name, level)], NAMES, st.sampled_from("XY")),
+    st.builds(lambda at: [session_key_record(SessionKey("k", "a", at))], st.integers(0, 3)),
+)
+
+
+@given(st.lists(WRITES, max_size=12), st.data())
+def test_a_compacted_topic_amounts_to_the_same(
+    writes: list[list[ConfigRecord]], data: st.DataObject
+) -> None:
+    log = [record for records in writes for record in records]
+    clean_end = data.draw(st.integers(0, len(log)))
+    last = {key: offset for offset, (key, _) in enumerate(log[:clean_end])}
+    compacted = ConnectConfigs()
+    for offset, (key, value) in enumerate(log):
+        if offset < clean_end and (last[key] != offset or value is None):
+            continue
+        compacted.replay(key, value, offset)
+    whole = replayed(log)
+    assert {name: whole.target(name) for name in whole.connectors} == {
+        name: compacted.target(name) for name in compacted.connectors
+    }
+    assert compacted.connectors == whole.connectors
+    assert compacted.tasks == whole.tasks
+    assert compacted.task_count() == sum(map(len, whole.tasks.values()))
+    assert compacted.inconsistent & whole.connectors.keys() == whole.inconsistent == set()
+    assert (compacted.levels, compacted.session_key) == (whole.levels, whole.session_key)
+    for name in whole.restarts.keys() & whole.connectors.keys():
+        assert compacted.restarts[name] == whole.restarts[name]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.connect.herding.configs import ConnectConfigs
 from streamlog.connect.herding.herder import REQUEST_TIMEOUT_MS, REQUESTS_MAX
 from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
@@ -288,9 +289,40 @@ steps = st.lists(
         st.tuples(st.just("target"), st.integers(0, 2)),
         st.tuples(st.just("fail"), st.integers(0, 3)),
         st.tuples(st.just("restart"), st.integers(0, 1)),
+        st.tuples(st.just("compact"), st.just(0)),
     ),
     max_size=40,
 )
+
+
+def test_settings_that_are_put_again_keep_their_tasks_over_a_compaction() -> None:
+    made = group()
+    for number in range(2):
+        made.ask(number, PutConnector("x", SOURCE, is_new=not number))
+        made.settle()
+    was = dict(made.running())
+    made.compact()
+    made.kill("w2")
+    made.join("w3")
+    made.round()
+    made.settle()
+    assert made.readers("x") == list("abcde")
+    assert made.running() == was
+
+
+def test_a_dealing_of_fewer_tasks_is_whole_after_a_compaction() -> None:
+    made = group("w1")
+    for number, tasks in enumerate("31"):
+        made.ask(number, PutConnector("x", {**SOURCE, "tasks.max": tasks}))
+        made.settle()
+    made.compact()
+    length = len(made.log)
+    made.kill("w1")
+    made.join("w2")
+    made.round()
+    made.settle()
+    assert made.readers("x") == list("abcde")
+    assert len(made.log) == length, "it is not dealt again"
 
 
 @given(steps)
@@ -312,6 +344,17 @@ def test_in_every_life_parts_have_at_most_one_reader_and_exactly_one_in_the_end(
     is_there = "x" in herder.configs.connectors and target is not TargetState.STOPPED
     assert made.readers("x") == (sorted(part["p"] for part in made.parts["x"]) if is_there else [])
     assert all(is_paused == (target is TargetState.PAUSED) for is_paused in made.running().values())
+    made.compact()
+    newcomer = ConnectConfigs()
+    for offset, record in enumerate(made.log):
+        if record is not None:
+            newcomer.replay(*record, offset)
+    assert newcomer.tasks.get("x", []) == herder.configs.tasks.get("x", [])
+    assert (newcomer.connectors, newcomer.targets) == (
+        herder.configs.connectors,
+        herder.configs.targets,
+    )
+    assert not newcomer.inconsistent & newcomer.connectors.keys()
 
 
 def step(made: HerderGroup, number: int, what: str, by: int) -> None:  # noqa: C901, PLR0912 - a case for each event
@@ -334,6 +377,8 @@ def step(made: HerderGroup, number: int, what: str, by: int) -> None:  # noqa: C
             case "join" if name not in made.members:
                 made.join(name)
                 made.wants_round = True
+            case "compact":
+                made.compact()
             case "parts":
                 made.parts["x"] = PARTS[:by]
             case "tick":

@@ -11,4 +11,5 @@ def test_parts_survive_the_configs_topic() -> None:
     text = '[{"table": "orders"}, {"b": 1, "a": [null, {"x": 1.5}]}]'
     assert decode_parts({TASK_PARTS: text}) == parts
     assert decode_parts({}) == []
-    assert decode_parts({TASK_PARTS: "nonsense"}) == []
+    for malformed in ("nonsense", '[{"a":' + "[" * 100_000):
+        assert decode_parts({TASK_PARTS: malformed}) == []
