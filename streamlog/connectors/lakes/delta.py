@@ -35,7 +35,8 @@ from streamlog.connectors.lakes.lake_sink_task import (
     check_lake_settings,
     with_secrets,
 )
-from streamlog.errors import ConfigError
+from streamlog.connectors.store_refusals import refusal
+from streamlog.errors import ConfigError, StreamlogError
 from streamlog.serdes.erased_types import UserObject
 
 EXPIRY: Final = "delta.setTransactionRetentionDuration"
@@ -273,12 +274,16 @@ def check_names(table: str, columns: UserObject) -> None:
             )
 
 
-def _failure(table: str, done: str, error: Exception) -> ConnectError:
+def _failure(table: str, done: str, error: Exception) -> StreamlogError:
+    why = _reason(error)
     # While it writes Parquet, deltalake raises its own error for a store that is away and for a
     # disk that is full; the text alone says that the store has refused, and not the table.
-    is_of_store = isinstance(error, OSError) or _STORE_ERROR.search(str(error))
-    kind = Retriable if is_of_store else ConnectError
-    return kind(f"table {table} can't be {done}: {_reason(error)}")
+    if not (isinstance(error, OSError) or _STORE_ERROR.search(why)):
+        return ConnectError(f"table {table} can't be {done}: {why}")
+    # No record is at fault, so no policy of records may decide.
+    if refused := refusal(why):
+        return ConfigError(f"table {table} can't be {done}: {refused}")
+    return Retriable(f"table {table} can't be {done}: {why}")
 
 
 def _reason(error: Exception) -> str:

@@ -37,6 +37,7 @@ from streamlog.connectors.lakes.lake_sink_task import (
     check_lake_settings,
     with_secrets,
 )
+from streamlog.connectors.store_refusals import refusal
 from streamlog.errors import ConfigError
 from streamlog.serdes.erased_types import UserObject
 
@@ -189,9 +190,17 @@ class IcebergLake:
             yield
         except errors.CommitFailedException as error:
             raise CommitConflict(_first_line(error)) from error
-        except passing as error:
+        except (*passing, OSError) as error:
             why = f"{type(error).__name__}: {_first_line(error)}"
+            # Files of a store, or a catalogue behind HTTP; no record is at fault.
+            if isinstance(error, OSError) and (refused := refusal(why)):
+                raise ConfigError(f"table {table}: {refused}") from error
             raise Retriable(f"table {table}: {why}") from error
+        except (errors.ForbiddenError, errors.UnauthorizedError) as error:
+            raise ConfigError(
+                f"table {table}: the catalogue refuses: {_first_line(error)}; look at `token` and "
+                "`credential` of secrets"
+            ) from error
         except (errors.RESTError, errors.ValidationError, ValueError) as error:
             why = f"{type(error).__name__}: {_first_line(error)}"
             raise ConnectError(f"table {table}: {why}") from error

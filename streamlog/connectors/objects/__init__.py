@@ -157,8 +157,14 @@ class ObjectsTask(SinkTask[object, object]):
         """By partition and path: the file of the newest row."""
 
     async def __aenter__(self) -> Self:
-        """Open the store; nothing is sent yet."""
+        """Open the store, and find out whether its settings are right; nothing is written yet.
+
+        Raises:
+            ConfigError: the store refuses.
+            Retriable: the store can't be reached, or not now.
+        """
         self._store = self._sink.store(self._context.in_thread)
+        await self._store.check()
         return self
 
     async def begin(self) -> None:

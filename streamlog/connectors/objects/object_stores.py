@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from streamlog.allowed_paths import check_path, directory_of, opener
 from streamlog.connect import ConnectError, Retriable
-from streamlog.errors import ConfigError
+from streamlog.connectors.store_refusals import refusal
+from streamlog.errors import ConfigError, StreamlogError
 from streamlog.serdes.erased_types import UserObject
 
 SECRET_OPTIONS = {
@@ -32,18 +34,34 @@ SECRET_OPTIONS = {
 """The stores of clouds, by the schemes that obstore knows, and its names of their secrets."""
 RETRY_TIMEOUT_S = 30
 """How long obstore repeats a request by itself; then the flush is aborted and tried again."""
+PROBE: Final = ".streamlog-probe"
+"""The name of an object that no program writes."""
+REASON_CHARACTERS_MAX: Final = 1_000
+_WRONG_LOGIN: Final = re.compile(
+    "InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken|AuthenticationFailed"
+)
+"""Codes of a refusal that no role could change; others may be of one that writes and reads not."""
 _temporary = itertools.count()
 
 
 class ObjectStore(Protocol):
     """A place for files."""
 
+    async def check(self) -> None:
+        """Ask for a file: a wrong setting fails here, before the first flush.
+
+        Raises:
+            ConfigError: the store refuses.
+            Retriable: the store can't be reached, or not now.
+        """
+
     async def put(self, path: str, data: bytes) -> None:
         """Write a file, or replace it.
 
         Raises:
+            ConfigError: the store refuses.
+            ConnectError: the path is none that the store takes.
             Retriable: the store can't be reached, or not now.
-            ConnectError: the store refuses.
         """
 
 
@@ -82,6 +100,18 @@ class LocalStore:
     def __init__(self, root: Path, in_thread: Callable[..., UserObject]) -> None:
         self._root = root
         self._in_thread = in_thread
+
+    async def check(self) -> None:
+        """Look whether the directory may be made and written."""
+        await self._in_thread(self._check)
+
+    def _check(self) -> None:
+        known = next(each for each in (self._root, *self._root.absolute().parents) if each.exists())
+        if not known.is_dir():
+            raise ConfigError(f"url={str(self._root)!r}: {known} is a file, and no directory")
+        # Not for good: an operator may give the right while the task waits.
+        if not os.access(known, os.W_OK | os.X_OK):
+            raise Retriable(f"directory {known} can't be written: Permission denied")
 
     async def put(self, path: str, data: bytes) -> None:
         """Write a file: under another name first, then renamed, each of them synced."""
@@ -145,31 +175,45 @@ class CloudStore:
                 },
             )
         except (self._errors.BaseError, TypeError, ValueError) as error:
-            raise ConfigError(f"the store of {url} can't be opened: {error}") from error
+            raise ConfigError(f"the store of {url} can't be opened: {_one_line(error)}") from error
         except BaseException as error:
             # obstore panics at `allow_http` and others that are options of its client.
             if type(error).__name__ != "PanicException":
                 raise
             raise ConfigError(f"the store of {url} can't be opened: options: {error}") from None
 
+    async def check(self) -> None:
+        """Ask for an object that is not there: a missing bucket or a wrong key fails here."""
+        try:
+            await self._obstore.get_async(self._store, PROBE)
+        except self._errors.PermissionDeniedError as error:
+            if _WRONG_LOGIN.search(str(error)):
+                raise self._failure(error) from error
+        except (FileNotFoundError, self._errors.NotFoundError) as error:
+            if refusal(_one_line(error)):
+                raise self._failure(error) from error
+        except self._errors.BaseError as error:
+            raise self._failure(error) from error
+
     async def put(self, path: str, data: bytes) -> None:
         """Write an object, in parts if it is large."""
-        refused = (
-            FileNotFoundError,  # Of a bucket that does not exist.
-            self._errors.NotFoundError,
-            self._errors.PermissionDeniedError,
-            self._errors.UnauthenticatedError,
-            self._errors.InvalidPathError,
-        )
         try:
             await self._obstore.put_async(self._store, path, data)
-        except refused as error:
-            raise ConnectError(f"{self._url} refuses {path}: {_first_line(error)}") from error
-        except self._errors.BaseError as error:
-            why = _first_line(error)
-            raise Retriable(f"{self._url} could not take {path}: {why}") from error
+        except self._errors.InvalidPathError as error:
+            raise ConnectError(f"{self._url} takes no path {path}: {_one_line(error)}") from error
+        # A bucket that does not exist is a file that is not found.
+        except (FileNotFoundError, self._errors.BaseError) as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> StreamlogError:
+        why = _one_line(error)
+        # No record is at fault, so no policy of records may decide.
+        if refused := refusal(why):
+            return ConfigError(f"{self._url}: {refused}")
+        return Retriable(f"{self._url}: {why}")
 
 
-def _first_line(error: Exception) -> str:
-    # The rest is the error as a structure of Rust, over many lines.
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def _one_line(error: Exception) -> str:
+    # Behind an empty line there is the error as a structure of Rust.
+    text = str(error).partition("\n\n")[0]
+    return " ".join(text.split())[:REASON_CHARACTERS_MAX] or type(error).__name__

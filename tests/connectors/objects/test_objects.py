@@ -24,7 +24,6 @@ from streamlog.connect import (
     ConnectError,
     Field,
     Flush,
-    Retriable,
     Schema,
     Secret,
     TopicPartition,
@@ -242,13 +241,6 @@ async def test_objects_of_s3_are_written_and_written_again(s3: str) -> None:
     assert found["path"] == "raw/orders/orders+0+0000000000.jsonl"
     lines = bytes(obstore.get(store, found["path"]).bytes()).splitlines()
     assert [json.loads(line)["_offset"] for line in lines] == [0, 1, 2]
-
-
-@on_loop
-async def test_a_missing_bucket_is_not_tried_again(s3: str) -> None:
-    with pytest.raises(ConnectError, match="refuses orders/") as raised:
-        await flush(cloud(s3, "s3://nothing/x"), [rows(0, 1)])
-    assert not isinstance(raised.value, Retriable)
 
 
 def test_an_option_at_which_obstore_panics_is_an_error_of_settings() -> None:
