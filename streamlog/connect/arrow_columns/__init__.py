@@ -88,7 +88,7 @@ def batch_to_arrow(
         columns["value"] = _array(pa, values, Field("value", schema or _BYTES))
     # With underscores, because a field of the value may well be named `key` or `offset`.
     columns["_key"] = _array(pa, keys, Field("_key", key_schema or _schema_of_keys(keys)))
-    columns["_timestamp"] = _times(pa, times)
+    columns["_timestamp"] = times_array(pa, times)
     columns["_offset"] = _int64s(pa, pa.int64(), offsets)
     return pa.RecordBatch.from_pydict(columns)
 
@@ -124,7 +124,12 @@ def _rows_of(values: Sequence[UserValue]) -> list[Mapping[str, object] | None]:
     return rows
 
 
-def _times(pa: UserObject, times: Sequence[int] | Sequence[datetime]) -> UserObject:
+def times_array(pa: UserObject, times: Sequence[int] | Sequence[datetime]) -> UserObject:
+    """Return the times of records as a `pyarrow.Array` of microseconds, UTC.
+
+    Raises:
+        ConfigError: a time is outside of the years 1 to 9999.
+    """
     microseconds = pa.timestamp("us", tz="UTC")
     if not _are_ms(times):
         given: Sequence[UserValue] = times

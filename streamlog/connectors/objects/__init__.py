@@ -175,7 +175,12 @@ class ObjectsTask(SinkTask[object, object]):
         self._files, self._latest = {}, {}
 
     async def write(self, batch: Batch[object, object]) -> None:
-        """Add the records to their files."""
+        """Add the records to their files.
+
+        Raises:
+            BadRecords: records lack a field of the path, do not fit their schema, or have another
+                type in a field than the rows without a schema before them.
+        """
         if len(batch):
             await self._context.in_thread(self._add, batch)
 
@@ -184,13 +189,20 @@ class ObjectsTask(SinkTask[object, object]):
         is_plain = batch.schema is None and all(
             isinstance(each, Mapping | None) for each in batch.values
         )
-        # As `_paths`, this may refuse records, so both come before any file is changed.
         rows: UserObject = self._dicts_of(batch) if is_plain else self._columns_of(batch)
         columns = None if is_plain else rows.schema
+        why: dict[int, str] = {}
         for path, indexes in paths.items():
             rest = self._without_first_nulls(batch, path, indexes, columns)
-            if rest:
-                self._file(batch, path, rest[0], columns).add(_rows_at(rows, rest))
+            if not rest:
+                continue
+            file, some = self._file(batch, path, rest[0], columns), _rows_at(rows, rest)
+            if is_plain:
+                why |= {rest[at]: text for at, text in file.misfits(some).items()}
+            file.add(some)
+        if why:
+            # Files have such rows by now: the runtime aborts, and writes the others again.
+            raise BadRecords(why)
 
     def _columns_of(self, batch: Batch[object, object]) -> UserObject:
         pa: UserObject = import_module("pyarrow")

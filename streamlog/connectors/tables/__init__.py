@@ -17,18 +17,19 @@ import gzip
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 import msgspec
 
 from streamlog.connect import Schema
-from streamlog.connect.arrow_columns import plain_array
+from streamlog.connect.arrow_columns import plain_array, times_array
 from streamlog.connectors.tables.column_types import (
     fitted_batch,
     is_binary,
     is_text,
     united_columns,
 )
+from streamlog.connectors.tables.row_types import RowTypes
 from streamlog.serdes.erased_types import UserObject, UserValue
 
 TableFormat: TypeAlias = Literal["parquet", "jsonl", "csv"]
@@ -42,6 +43,8 @@ _SECOND_US = 1_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - written with a Z behind it
 UNIQUE_COLUMN: Final = "_offset"
 """The column whose values never repeat."""
+TIME_COLUMN: Final = "_timestamp"
+"""The column of the records' times."""
 _SAMPLE_ROWS: Final = range(4_096, 65_536)
 """How many rows say whether a column repeats itself: an eighth of them, but at least and at most
 these."""
@@ -74,6 +77,16 @@ class TableFile:
         self._newest: UserObject = None
         """The columns of the newest batch, which are nearly always those of the next one."""
         self._has_dicts = False
+        self._types = RowTypes()
+        """Of rows without a schema."""
+
+    def misfits(self, rows: Sequence[Mapping[str, object]]) -> dict[int, str]:
+        """Return which rows without a schema the file can't take, by index, and why.
+
+        Those that it takes have to be added next; after a misfit the file is of no use any more.
+        """
+        # JSON needs no types, so rows whose fields differ are no error there.
+        return {} if self._kind == "jsonl" else self._types.take(rows)
 
     def takes(self, columns: UserObject | None) -> bool:
         """Return whether the file may have such rows as well.
@@ -117,7 +130,7 @@ class TableFile:
         """Return the bytes of the file.
 
         Raises:
-            pyarrow.ArrowException: a column of rows without a schema has several types.
+            pyarrow.ArrowException: rows without a schema have values of a class that Arrow lacks.
         """
         pa: UserObject = import_module("pyarrow")
         if self._columns is not None:
@@ -125,14 +138,25 @@ class TableFile:
         else:
             dicts = [row for part in self._parts for row in part]
             if self._kind == "jsonl":
-                # JSON needs no types, so rows whose fields differ are no error here.
                 return self._text(_json.encode_lines(dicts))
             # Not by batch: a field may be null in all rows of one, and has no type there.
             names = dict.fromkeys(name for row in dicts for name in row)
-            rows = pa.table({name: [row.get(name) for row in dicts] for name in names})
+            columns = [self._plain_column(pa, name, dicts) for name in names]
+            rows = pa.Table.from_arrays(columns, [*names])
         if self._kind == "parquet":
             return self._parquet(pa, rows)
         return self._text(_json_lines(rows) if self._kind == "jsonl" else _csv_text(rows))
+
+    def _plain_column(
+        self, pa: UserObject, name: str, rows: Sequence[Mapping[str, object]]
+    ) -> UserObject:
+        values = self._types.plain(name, [row.get(name) for row in rows])
+        # Not any column of that name: a row may have such a field of its own.
+        if name == TIME_COLUMN and all(isinstance(each, datetime) for each in values):
+            return times_array(pa, cast("Sequence[datetime]", values))
+        schema = self._types.schema(name)
+        found = None if schema is None else plain_array(pa, values, schema)
+        return pa.array(values) if found is None else found
 
     def _typed_rows(self, pa: UserObject) -> UserObject:
         columns = pa.schema(

@@ -258,6 +258,34 @@ def test_a_directory_of_this_machine_is_a_store(url: str) -> None:
     Objects(url=url).check()
 
 
+def untyped(values: Sequence[Any], first: int) -> Batch[Any, Any]:
+    """Return rows without a schema."""
+    records = [Record("k", each, START, (), *PLACE, first + at) for at, each in enumerate(values)]
+    return Batch(PLACE, records, next_offset=first + len(values))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@on_loop
+async def test_a_row_without_a_schema_whose_field_has_another_type_is_one_bad_record(
+    tmp_path: Path, kind: Any
+) -> None:
+    async with writing(Objects(url=str(tmp_path), format=kind)) as task:
+        await task.begin()
+        await task.write(untyped([{"a": 1}, None, {"a": 2}], 0))
+        with pytest.raises(BadRecords, match="'a' is text, and an integer in") as caught:
+            await task.write(untyped([{"a": None}, {"a": "x"}, {"a": 3}], 3))
+        assert [*caught.value.why] == [1]
+        await task.abort()
+        # As the runtime does: all others once more.
+        await task.begin()
+        await task.write(untyped([{"a": 1}, None, {"a": 2}, {"a": None}], 0))
+        await task.write(untyped([{"a": 3}], 5))
+        await task.commit({PLACE: 6})
+    (path,) = (tmp_path / "orders").iterdir()
+    if kind == "parquet":
+        assert pq.read_table(path).column("a").to_pylist() == [1, None, 2, None, 3]
+
+
 WITHOUT_PANDAS = """
 import asyncio, sys
 import msgspec
@@ -288,6 +316,7 @@ for kind in ("parquet", "jsonl", "csv"):
     orders = [Order(1, "a", 2.5, True), Order(2, None, 1.0, False)]
     asyncio.run(write(orders, Schema.of(Order), format=kind, path="typed/{value.id}/"))
     asyncio.run(write([b"1", None], None, format=kind, path="bytes/"))
+    asyncio.run(write([{"a": 1, "b": "x"}, {"c": 2.5}], None, format=kind, path="rows/"))
 sys.exit("pandas" in sys.modules)
 """
 
