@@ -119,6 +119,41 @@ class LabWorker:
         await asyncio.sleep(1.5 * COMMIT_MS / 1_000)
         return Trial(records, wall_s, self.cpu_s() - cpu_s)
 
+    async def timed_in_stream(
+        self,
+        records: int,
+        more: int,
+        lay_out: Callable[[], Awaitable[object]],
+        arrived: Callable[[], Awaitable[int]],
+    ) -> Trial:
+        """Return what it needs for at least so many records, with more of them behind.
+
+        For jobs that commit in units of `more` records: the last unit of an input is not full, and
+        waits for a timer, which says nothing about the rate. So the clock stops at a full one.
+
+        Args:
+            records: the records whose arrival ends the time.
+            more: the records behind them.
+            lay_out: makes all of them.
+            arrived: returns how many have arrived, the units that are committed.
+        """
+        self._popen.send_signal(signal.SIGSTOP)
+        await lay_out()
+        cpu_s, began_s = self.cpu_s(), perf_counter()
+        self._popen.send_signal(signal.SIGCONT)
+        while (count := await arrived()) < records:
+            self.check(perf_counter() - began_s)
+            await asyncio.sleep(LOOK_S)
+        wall_s = perf_counter() - began_s
+
+        async def is_there() -> bool:
+            return await arrived() >= records + more
+
+        await self.until(is_there)
+        await asyncio.sleep(1.5 * COMMIT_MS / 1_000)
+        spent_s = self.cpu_s() - cpu_s
+        return Trial(count, wall_s, spent_s * count / (records + more))
+
 
 class Lab:
     """A broker with what is measured on it."""

@@ -17,6 +17,7 @@ from benchmarks.connect.report import ratio, told
 from benchmarks.connect.source_rows import PEERS, SHARE
 from benchmarks.engine.environment import Environment
 from benchmarks.harness import Reading, cpu_of
+from streamlog.connect import Flush
 from tests.servers.postgres import PostgresServer
 
 FEW_CLIENTS = 200
@@ -39,13 +40,17 @@ async def sql_sink(
         async with lab.worker("sql-sink", topic=part.topic, table="ours", url=url) as worker:
             await worker.until(_reached(connection, WARM_UP))
 
-            async def lay_out() -> None:
-                await lab.load(part, encoded(range(records)))
+            total = records + Flush().records
 
-            end = _reached(connection, WARM_UP + records)
-            ours = await worker.timed(records, lay_out, end)
-        if (found := _rows(connection, "ours")) != records:
-            raise TrialFailed(f"the table has {found} rows, not {records}")
+            async def lay_out() -> None:
+                await lab.load(part, encoded(range(total)))
+
+            async def arrived() -> int:
+                return _next_offset(connection) - WARM_UP
+
+            ours = await worker.timed_in_stream(records, total - records, lay_out, arrived)
+        if (found := _rows(connection, "ours")) != total:
+            raise TrialFailed(f"the table has {found} rows, not {total}")
         copy = await by_hand("copy-upsert", table="copied", url=url, records=records)
         single = await by_hand("executemany", table="single", url=url, records=records)
         for name, trial in (("SqlSink", ours), ("COPY by hand", copy), ("executemany", single)):
@@ -72,12 +77,17 @@ async def sql_sink(
 
 def _reached(connection: psycopg.Connection, offset: int) -> Callable[[], Awaitable[bool]]:
     async def is_there() -> bool:
-        if not connection.execute("SELECT to_regclass('streamlog_offsets')").fetchall()[0][0]:
-            return False
-        rows = connection.execute("SELECT next_offset FROM streamlog_offsets").fetchall()
-        return bool(rows) and rows[0][0] >= offset
+        return _next_offset(connection) >= offset
 
     return is_there
+
+
+def _next_offset(connection: psycopg.Connection) -> int:
+    """Return the next offset that the database has; 0 before the first commit."""
+    if not connection.execute("SELECT to_regclass('streamlog_offsets')").fetchall()[0][0]:
+        return 0
+    rows = connection.execute("SELECT next_offset FROM streamlog_offsets").fetchall()
+    return int(rows[0][0]) if rows else 0
 
 
 def _rows(connection: psycopg.Connection, table: str) -> int:

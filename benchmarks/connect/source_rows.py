@@ -20,6 +20,7 @@ from benchmarks.connect.orders import SYSLOG_5424, TABLE, encoded
 from benchmarks.connect.report import ratio, told
 from benchmarks.engine.environment import Environment
 from benchmarks.harness import Reading, cpu_of
+from streamlog.connect.source_progress import HELD_RECORDS_MAX
 from streamlog.connectors.syslog.syslog_message import parse_syslog
 from tests.servers.postgres import PostgresServer
 
@@ -100,12 +101,16 @@ async def sql_source(lab: Lab, records: int, server: PostgresServer) -> AsyncIte
         _fill(connection, "orders", range(WARM_UP))
         async with lab.worker("sql-source", topic=part.topic, table="orders", url=url) as worker:
             await worker.until(lambda: lab.has(part, WARM_UP))
+            total = records + HELD_RECORDS_MAX
 
             async def lay_out() -> None:
-                _fill(connection, "orders", range(WARM_UP, WARM_UP + records))
+                _fill(connection, "orders", range(WARM_UP, WARM_UP + total))
 
-            ours = await worker.timed(records, lay_out, lambda: lab.has(part, WARM_UP + records))
-    await lab.check(part, WARM_UP + records)
+            async def arrived() -> int:
+                return await lab.end(part) - WARM_UP
+
+            ours = await worker.timed_in_stream(records, total - records, lay_out, arrived)
+    await lab.check(part, WARM_UP + total)
     fetch = await by_hand("fetch", table="orders", url=url)
     for reading in (*told("SqlSource", ours), *told("psycopg, fetch alone", fetch)):
         yield reading

@@ -144,8 +144,10 @@ class PartReader:
                 await steps.close()
 
     def take(self) -> list[HeldRead[CarriedRead]]:
-        """Return what is held, for a transaction."""
-        return self.progress.take()
+        """Return what is held, for a transaction; the reader reads on while it is committed."""
+        taken = self.progress.take()
+        self._room.set()
+        return taken
 
     def count(self) -> None:
         """Note that the transaction with what was taken is committed, and tell the source.

@@ -18,6 +18,7 @@ from streamlog.connect import (
     SourceContext,
     SourceOffset,
     SourcePartition,
+    source_progress,
 )
 from streamlog.connect.declared_connectors import SourceConnector
 from streamlog.connect.retries import RecordRetries
@@ -187,18 +188,42 @@ def test_where_a_source_begins_is_committed_before_anything_is_read() -> None:
     asyncio.run(story())
 
 
-def test_a_reader_waits_while_it_holds_enough() -> None:
+def test_a_reader_waits_while_it_holds_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_progress, "HELD_RECORDS_MAX", 30)
+
     async def story() -> None:
-        task = task_of(Lines(count=30_000), {"at": 0})
+        task = task_of(Lines(), {"at": 0})
         running = asyncio.create_task(task.run())
-        total = 0
+        total = waits = 0
         while not running.done():
-            for _ in range(50):
+            for _ in range(100):
                 await asyncio.sleep(0)
-            if task.is_full:
-                assert 10_000 <= task.held_records <= 10_002
+            waits += task.is_full
+            assert task.held_records <= 30 + 2
             total += len(commit(task))
-        assert total + len(commit(task)) == 30_000
+        assert (waits, total + len(commit(task))) == (3, 100)
+
+    asyncio.run(story())
+
+
+def test_a_full_reader_reads_on_while_what_it_held_is_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_progress, "HELD_RECORDS_MAX", 30)
+
+    async def story() -> None:
+        task = task_of(Lines(), {"at": 0})
+        running = asyncio.create_task(task.run())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        held = task.held_records
+        task.take()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        # As much again, but not more before the commit has ended.
+        assert 30 <= held < 2 * 30 <= task.held_records <= held + 30 + 2
+        running.cancel()
+        await asyncio.wait([running])
 
     asyncio.run(story())
 

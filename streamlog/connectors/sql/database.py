@@ -241,6 +241,8 @@ class PostgresDatabase(Database):
     def prepare(self) -> None:
         """Bound how long a transaction may hold locks between two statements."""
         self._staged: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._filled: set[str] = set()
+        """Temporary tables that have rows of this transaction."""
         self.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
         self.execute(f"SET lock_timeout = '{LOCK_SECONDS}s'")
         # A crash would take back commits, and with them the epoch of this task.
@@ -291,6 +293,10 @@ class PostgresDatabase(Database):
     ) -> None:
         """Copy rows into a temporary table, and merge it into the table in one statement."""
         staged = self._stage(table, tuple(columns))
+        if staged in self._filled:
+            # The commit empties it, but this is a second upsert before that.
+            self.execute(f"DELETE FROM {staged}")  # noqa: S608 - a name of ours
+        self._filled.add(staged)
         self.insert(staged, columns, rows)
         names = ", ".join(self.quoted(each) for each in columns)
         others = [self.quoted(each) for each in columns if each not in keys]
@@ -301,8 +307,6 @@ class PostgresDatabase(Database):
             f"INSERT INTO {table} ({names}) SELECT {names} FROM {staged} "  # noqa: S608 - quoted
             f"ON CONFLICT ({on}) DO {action}"
         )
-        # A later upsert of this transaction finds it empty; a commit empties it as well.
-        self.execute(f"DELETE FROM {staged}")  # noqa: S608 - a name of ours
 
     def _stage(self, table: str, columns: tuple[str, ...]) -> str:
         found = self._staged.get((table, columns))
@@ -318,14 +322,16 @@ class PostgresDatabase(Database):
             self._staged[table, columns] = found
         return found
 
+    def commit(self) -> None:
+        """Commit, which empties the temporary tables."""
+        super().commit()
+        self._filled.clear()
+
     def rollback(self) -> None:
         """Roll back, and forget temporary tables that this transaction may have created."""
         self._staged.clear()
+        self._filled.clear()
         super().rollback()
-
-    def forget_tables(self) -> None:
-        """Forget temporary tables, whose columns a change of the table has made outdated."""
-        self._staged.clear()
 
 
 _NOT_NULL: Final = re.compile(r"^((?:[^']|'(?:[^']|'')*')*?) NOT NULL\b")
