@@ -12,7 +12,6 @@ null, or an empty field; an empty text is `""`.
 
 from __future__ import annotations
 
-import base64
 import gzip
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -23,6 +22,7 @@ import msgspec
 
 from streamlog.connect import Schema
 from streamlog.connect.arrow_columns import plain_array, times_array
+from streamlog.connectors.tables.array_values import texts_of, values_of
 from streamlog.connectors.tables.column_types import (
     fitted_batch,
     is_binary,
@@ -40,6 +40,11 @@ TEXT_COMPRESSIONS = ("none", "gzip")
 """The compressions of formats other than Parquet, which has its own."""
 _ROWS_AT_ONCE = 10_000
 _SECOND_US = 1_000_000
+_MILLISECONDS: Final[Mapping[int, str]] = {
+    0: "Z",
+    **{1_000 * at: f".{at:03}000Z" for at in range(1, 1_000)},
+}
+"""By microseconds of a second: the end of a time's text. Times of records have milliseconds."""
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - written with a Z behind it
 UNIQUE_COLUMN: Final = "_offset"
 """The column whose values never repeat."""
@@ -249,9 +254,8 @@ def _row_class(names: Sequence[str]) -> Callable[..., object]:
 def _json_values(pa: UserObject, column: UserObject) -> Sequence[UserValue]:
     """Return a column as values that msgspec writes as JSON."""
     if column.type == pa.timestamp("us", tz="UTC"):
-        return _moments(column.cast(pa.int64()).to_pylist())
-    values: list[UserValue] = column.to_pylist()
-    return [*map(_text, values)] if pa.types.is_binary(column.type) else values
+        return _moments(values_of(column.cast(pa.int64())))
+    return texts_of(column) if pa.types.is_binary(column.type) else values_of(column)
 
 
 def _moments(times_us: Sequence[int | None]) -> list[str | None]:
@@ -259,15 +263,23 @@ def _moments(times_us: Sequence[int | None]) -> list[str | None]:
     # Arrow's own datetimes cost ten times as much. Records of one second follow each other.
     known: dict[int, str] = {}
     found: list[str | None] = []
+    last_us: int | None = None
     for time_us in times_us:
         if time_us is None:
             found.append(None)
+            last_us = None
             continue
+        # Those of one request have one time.
+        if time_us == last_us:
+            found.append(found[-1])
+            continue
+        last_us = time_us
         second, micros = divmod(time_us, _SECOND_US)
         text = known.get(second)
         if text is None:
             text = known[second] = (_EPOCH + timedelta(seconds=second)).isoformat()
-        found.append(f"{text}.{micros:06}Z" if micros else f"{text}Z")
+        behind = _MILLISECONDS.get(micros)
+        found.append(text + (f".{micros:06}Z" if behind is None else behind))
     return found
 
 
@@ -275,7 +287,7 @@ def _csv_text(rows: UserObject) -> bytes:
     """Return a `pyarrow.Table` as CSV (RFC 4180) with a line of names."""
     pa: UserObject = import_module("pyarrow")
     csv: UserObject = import_module("pyarrow.csv")
-    flat = _without_bytes(rows)
+    flat = _without_zones(pa, _without_bytes(rows))
     # Arrow writes no nested columns as CSV.
     for at, field in enumerate(flat.schema):
         if pa.types.is_nested(field.type):
@@ -288,26 +300,33 @@ def _csv_text(rows: UserObject) -> bytes:
     return text
 
 
+def _without_zones(pa: UserObject, rows: UserObject) -> UserObject:
+    """Return rows whose times in UTC are the text that Arrow writes for them.
+
+    It asks the zone of each value, which is most of the time that a file takes.
+    """
+    compute: UserObject = import_module("pyarrow.compute")
+    zone = _texts(pa, ["Z", ""])
+    for at, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz == "UTC":
+            plain = rows.column(at).cast(pa.timestamp(field.type.unit)).cast(pa.string())
+            text = compute.binary_join_element_wise(plain, zone[0], zone[1])
+            rows = rows.set_column(at, field.name, text)
+    return rows
+
+
 def _without_bytes(rows: UserObject) -> UserObject:
     pa: UserObject = import_module("pyarrow")
     for at, field in enumerate(rows.schema):
         if pa.types.is_binary(field.type):
-            texts = [_text(each) for each in rows.column(at).to_pylist()]
+            chunks = rows.column(at).chunks
+            texts = [text for chunk in chunks for text in texts_of(chunk)]
             rows = rows.set_column(at, field.name, _texts(pa, texts))
     return rows
 
 
 def _texts(pa: UserObject, texts: Sequence[str | None]) -> UserObject:
     return plain_array(pa, texts, Schema("string"))
-
-
-def _text(value: bytes | None) -> str | None:
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
 
 
 # msgspec has its own form for all else that Arrow returns.

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -55,6 +56,16 @@ def test_csv_has_the_rows_and_what_is_nested_as_json() -> None:
     assert [row["raw"] for row in rows] == ["text", "/w==", ""]
     assert [row["tags"] for row in rows] == ['["x","y"]', "[]", ""]
     assert '"",3' in text, "an empty text is not a missing one"
+
+
+@given(st.lists(st.none() | st.datetimes(timezones=st.just(UTC)), max_size=5))
+def test_times_in_csv_are_what_arrow_writes(times: list[Any]) -> None:
+    rows = pa.RecordBatch.from_pydict({"at": pa.array(times, pa.timestamp("us", tz="UTC"))})
+    to = pa.BufferOutputStream()
+    arrow_csv.write_csv(rows, to)
+    expected = to.getvalue().to_pybytes().decode()
+    found = written("csv", rows).decode()
+    assert [*csv.reader(found.splitlines())] == [*csv.reader(expected.splitlines())]
 
 
 columns: Any = st.one_of(
