@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
+from types import FunctionType
 
 import msgspec
 
@@ -24,12 +25,18 @@ SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "deb
 PRIORITIES = [(facility, severity) for facility in FACILITIES for severity in SEVERITIES]
 USER_NOTICE = 13
 
-_HEADER_5424 = re.compile(r"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) ", re.ASCII)
-_DATA_AND_TEXT = re.compile(
-    # Possessive: what is not structured data is refused in one pass, however it is made.
-    r'(-|(?:\[(?:[^\]"]++|"(?:[^"\\]++|\\.)*+")*+\])++)(?: (.*))?',
-    re.DOTALL,
+_MARK_5424 = b">1 "
+_MARK_5424_END = 7
+"""The end of the mark behind the longest priority, or further."""
+# Possessive: what does not match is refused in one pass, however it is made.
+_QUOTED = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_RFC_5424 = re.compile(
+    r"<(\d{1,3})>1 (\S++) (\S++) (\S++) (\S++) (\S++) "
+    rf'(-|(?:\[[^\]"]*+(?:{_QUOTED}[^\]"]*+)*+\])++)(?: (.*))?',
+    re.ASCII | re.DOTALL,
 )
+_IS_SCAN_COMPILED = not isinstance(scan_message, FunctionType)
+"""Interpreted, the scan takes many times as long as the expressions, which find the same."""
 # Everything but the priority is optional: devices leave out the time, the host, or both.
 _RFC_3164 = re.compile(
     rb"<(\d{1,3})>"
@@ -37,8 +44,8 @@ _RFC_3164 = re.compile(
     rb"(?:([^\s:\[\]<>]{1,48})(?:\[([^\]\s]{1,48})\])?: ?)?(.*)",
     re.DOTALL,
 )
-_ELEMENT = re.compile(r'\[([^\s\]"=]+)((?: [^\s\]"=]+="(?:[^"\\]|\\.)*")*)\s*\]')
-_PARAMETER = re.compile(r' ([^\s\]"=]+)="((?:[^"\\]|\\.)*)"')
+_ELEMENT = re.compile(rf'\[([^\s\]"=]++)((?: [^\s\]"=]++={_QUOTED})*+)\s*+\]')
+_PARAMETER = re.compile(r' ([^\s\]"=]++)="([^"\\]*+(?:\\.[^"\\]*+)*+)"')
 _ESCAPED = re.compile(r'\\(["\\\]])')
 _BYTE_ORDER_MARK = "\ufeff"
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -80,25 +87,25 @@ def parse_syslog(message: bytes, *, now: datetime, zone: tzinfo = UTC) -> Syslog
         zone: the time zone of times without one (RFC 3164).
     """
     # RFC 5424 first: its version "1" would be the tag of a message of RFC 3164.
-    scanned = scan_message(message) or _matched(message)
-    if scanned is not None:
-        return _message_5424(*scanned)
+    if _MARK_5424 in message[:_MARK_5424_END]:
+        scanned = (scan_message(message) if _IS_SCAN_COMPILED else None) or _matched(message)
+        if scanned is not None:
+            return _message_5424(*scanned)
     found = _RFC_3164.fullmatch(message)
-    if found is not None and int(found[1]) < len(PRIORITIES):
-        return _parse_3164(found, now, zone)
+    if found is not None and (priority := int(found[1])) < len(PRIORITIES):
+        return _parse_3164(priority, found, now, zone)
     facility, severity = PRIORITIES[USER_NOTICE]
     return SyslogMessage(facility, severity, text=_text(message).rstrip("\n"))
 
 
 def _matched(message: bytes) -> ScannedMessage | None:
     """Return the parts of a message of RFC 5424, however it is made; None if it is none."""
-    header = _HEADER_5424.match(text := _text(message))
-    if header is None or int(header[1]) >= len(PRIORITIES):
+    found = _RFC_5424.fullmatch(_text(message))
+    if found is None or (priority := int(found[1])) >= len(PRIORITIES):
         return None
-    split = _any_data(text[header.end() :])
-    if split is None:
-        return None
-    return int(header[1]), [*map(_unless_nil, header.groups()[1:])], *split
+    *fields, data, text = found.groups()[1:]
+    named = [None if field == "-" else field for field in fields]
+    return priority, named, {} if data == "-" else _elements(data), text or ""
 
 
 def _message_5424(
@@ -119,17 +126,11 @@ def _message_5424(
     )
 
 
-def _any_data(rest: str) -> tuple[dict[str, dict[str, str]], str] | None:
-    """Return structured data, however it is made, and the text behind it; None if it is none."""
-    found = _DATA_AND_TEXT.fullmatch(rest)
-    if found is None:
-        return None
-    return {} if found[1] == "-" else _elements(found[1]), found[2] or ""
-
-
-def _parse_3164(found: re.Match[bytes], now: datetime, zone: tzinfo) -> SyslogMessage:
-    priority, time, host, app, process_id, text = found.groups()
-    facility, severity = PRIORITIES[int(priority)]
+def _parse_3164(
+    priority: int, found: re.Match[bytes], now: datetime, zone: tzinfo
+) -> SyslogMessage:
+    _, time, host, app, process_id, text = found.groups()
+    facility, severity = PRIORITIES[priority]
     moment = None
     if time is not None:
         is_iso = time[:1].isdigit()
@@ -146,11 +147,7 @@ def _parse_3164(found: re.Match[bytes], now: datetime, zone: tzinfo) -> SyslogMe
 
 
 def _text(data: bytes) -> str:
-    return data.decode(errors="replace")
-
-
-def _unless_nil(text: str) -> str | None:
-    return None if text == "-" else text
+    return data.decode("utf-8", "replace")
 
 
 def _iso_time(text: str, zone: tzinfo) -> datetime | None:
@@ -182,9 +179,12 @@ def _short_time(data: bytes, today: date, zone: tzinfo) -> datetime | None:
 
 
 def _elements(text: str) -> dict[str, dict[str, str]]:
+    found = {
+        name: dict(_PARAMETER.findall(parameters)) for name, parameters in _ELEMENT.findall(text)
+    }
+    if "\\" not in text:  # As nearly always.
+        return found
     return {
-        element[1]: {
-            name: _ESCAPED.sub(r"\1", value) for name, value in _PARAMETER.findall(element[2])
-        }
-        for element in _ELEMENT.finditer(text)
+        name: {each: _ESCAPED.sub(r"\1", value) for each, value in parameters.items()}
+        for name, parameters in found.items()
     }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.connectors.syslog import syslog_message
 from streamlog.connectors.syslog.message_scan import scan_message
 from streamlog.connectors.syslog.syslog_message import SyslogMessage, _matched, parse_syslog
 
@@ -149,6 +151,50 @@ def test_the_usual_messages_are_read_as_any_other(rest: str) -> None:
         message = (head + rest).encode()
         found = scan_message(message)
         assert found is None or found == _matched(message)
+
+
+PLAIN_HEADER = re.compile(r"<(\d{1,3})>1 (\S+) (\S+) (\S+) (\S+) (\S+) ", re.ASCII)
+PLAIN_DATA = re.compile(r'(-|(?:\[(?:[^\]"]|"(?:[^"\\]|\\.)*")*\])+)(?: (.*))?', re.DOTALL)
+PLAIN_ELEMENT = re.compile(r'\[([^\s\]"=]+)((?: [^\s\]"=]+="(?:[^"\\]|\\.)*")*)\s*\]')
+PLAIN_PARAMETER = re.compile(r' ([^\s\]"=]+)="((?:[^"\\]|\\.)*)"')
+
+
+def plain(text: str) -> object:
+    """Read a message step by step, by expressions that are plain and slow."""
+    header = PLAIN_HEADER.match(text)
+    found = header and PLAIN_DATA.fullmatch(text[header.end() :])
+    if header is None or found is None or int(header[1]) > 191:
+        return None
+    data = {
+        element[1]: {
+            name: re.sub(r'\\(["\\\]])', r"\1", value)
+            for name, value in PLAIN_PARAMETER.findall(element[2])
+        }
+        for element in PLAIN_ELEMENT.finditer("" if found[1] == "-" else found[1])
+    }
+    fields = [None if each == "-" else each for each in header.groups()[1:]]
+    return int(header[1]), fields, data, found[2] or ""
+
+
+@given(
+    st.sampled_from(
+        ["<13>1 - - - - - ", "<191>1 2026 host app 7 id ", "<192>1 - - - - - ", "<13>"]
+    ),
+    st.lists(
+        data_pieces | elements | st.sampled_from(['\\"', "\\\\", "\\]", '[a x="\\"]"]', "\\\n"]),
+        max_size=8,
+    ).map("".join),
+)
+def test_messages_are_read_as_step_by_step(head: str, rest: str) -> None:
+    assert _matched((head + rest).encode()) == plain(head + rest)
+
+
+def test_a_scan_is_compiled_or_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = b'<13>1 - host app - - [a x="1"] text'
+    found = parse(message)
+    monkeypatch.setattr(syslog_message, "_IS_SCAN_COMPILED", False)
+    monkeypatch.setattr(syslog_message, "scan_message", None)
+    assert parse(message) == found
 
 
 HEADS = st.lists(
