@@ -44,8 +44,11 @@ DATAGRAM_BYTES_MAX = 65_536
 DATAGRAMS_AT_ONCE = 256
 """Datagrams that are read before the loop does anything else."""
 RECEIVE_BUFFER_BYTES = 8 * 1024 * 1024
-"""What the kernel is asked to hold of datagrams; net.core.rmem_max limits it."""
+"""What the kernel is asked to hold of datagrams. net.core.rmem_max limits it, unless the process
+has CAP_NET_ADMIN."""
 LISTENERS_MAX = 1_000
+SO_RCVBUFFORCE = 33
+"""Linux: as SO_RCVBUF, without its limit, for a process that has CAP_NET_ADMIN (socket(7))."""
 SO_RXQ_OVFL = 40
 """Linux: each datagram comes with the number of those that were dropped (socket(7))."""
 MESSAGE_OVERHEAD_BYTES = 100
@@ -334,7 +337,7 @@ async def listening_udp(
     with socket.socket(family, socket.SOCK_DGRAM) as bound:
         bound.settimeout(0)  # Never blocks.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        ask_for_room(bound)
         bound.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
         try:
             bound.bind((host, port))
@@ -346,6 +349,14 @@ async def listening_udp(
             yield
         finally:
             reader.close()
+
+
+def ask_for_room(bound: socket.socket) -> None:
+    """Ask the kernel for `RECEIVE_BUFFER_BYTES`; it gives less if it has to, and says nothing."""
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
+    except PermissionError:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
 
 
 def listening(

@@ -36,7 +36,7 @@ _RFC_5424 = re.compile(
     re.ASCII | re.DOTALL,
 )
 _IS_SCAN_COMPILED = not isinstance(scan_message, FunctionType)
-"""Interpreted, the scan takes many times as long as the expressions, which find the same."""
+"""Interpreted, the scan takes longer than the expressions, which find equal parts."""
 # Everything but the priority is optional: devices leave out the time, the host, or both.
 _RFC_3164 = re.compile(
     rb"<(\d{1,3})>"

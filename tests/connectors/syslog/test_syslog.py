@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 import trustme
 
-from streamlog.connectors.listeners import TlsFiles, parse_address
+from streamlog.connectors.listeners import (
+    RECEIVE_BUFFER_BYTES,
+    SO_RCVBUFFORCE,
+    TlsFiles,
+    ask_for_room,
+    parse_address,
+)
 from streamlog.connectors.syslog import Syslog, SyslogMessage
 from streamlog.errors import ConfigError
 from tests.connectors.runs import on_loop, reading
@@ -77,6 +83,24 @@ async def test_messages_over_tls(tmp_path: Path) -> None:
         found = await life.take(2)
     assert [(each.host, each.text) for each in found] == [(None, "1 - - - x"), ("h", "text!")]
     assert [record.key for record in life.records] == ["127.0.0.1", "h"]
+
+
+class UnprivilegedSocket(socket.socket):
+    def setsockopt(self, level: int, name: int, value: int) -> None:  # type: ignore[override]
+        if name == SO_RCVBUFFORCE:
+            raise PermissionError
+        super().setsockopt(level, name, value)
+
+
+@pytest.mark.parametrize("kind", [socket.socket, UnprivilegedSocket])
+def test_datagrams_wait_in_all_the_room_that_the_kernel_gives(kind: type[socket.socket]) -> None:
+    limit = int(Path("/proc/sys/net/core/rmem_max").read_text())
+    with kind(socket.AF_INET, socket.SOCK_DGRAM) as bound:
+        ask_for_room(bound)
+        # Linux doubles what it gives (socket(7)).
+        assert bound.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= 2 * min(
+            RECEIVE_BUFFER_BYTES, limit
+        )
 
 
 def test_wrong_settings_are_refused() -> None:
