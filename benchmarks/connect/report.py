@@ -16,6 +16,14 @@ def told(
     )
 
 
-def ratio(name: str, ours: Trial, peer: Trial, *, least: float) -> Reading:
+def ratio(name: str, ours: Trial, peer: Trial, *, least: float | None = None) -> Reading:
     """Return how many times as fast as a peer ours is, by wall time."""
     return Reading(name, ours.records_per_s / peer.records_per_s, "x", least=least, digits=2)
+
+
+def cpu_ratio(name: str, ours: Trial, peer: Trial, *, least: float | None = None) -> Reading:
+    """Return how many times as fast as a peer ours is, by the CPU time of a record.
+
+    For peers that work on two cores where ours has one thread: the rest of ours serves others.
+    """
+    return Reading(name, peer.cpu_ns / ours.cpu_ns, "x", least=least, digits=2)
