@@ -53,6 +53,7 @@ class Batch(Generic[KR_co, VR_co]):
     """
 
     __slots__ = (
+        "_is_decoded",
         "_raw",
         "_records",
         "_rows",
@@ -77,6 +78,7 @@ class Batch(Generic[KR_co, VR_co]):
         self.partition = partition
         self._records: Sequence[Record[KR_co, VR_co]] | None = records
         self._rows: SinkRows | None = None
+        self._is_decoded = False
         self.next_offset = next_offset
         # An empty batch still moves offsets, past markers and past records that were left out.
         if first_offset is None:
@@ -169,15 +171,32 @@ class Batch(Generic[KR_co, VR_co]):
             offsets=self.offsets,
         )
 
+    def decoded(self) -> Batch[KR_co, VR_co]:
+        """Return the batch without what `raw` returns, for a sink that keeps records in memory.
+
+        A batch that was made of records is returned as it is.
+        """
+        if self._rows is None:
+            return self
+        batch: Batch[KR_co, VR_co] = Batch.of_rows(
+            self._rows.decoded(),
+            first_offset=self.first_offset,
+            next_offset=self.next_offset,
+            schema=self.schema,
+            key_schema=self.key_schema,
+        )
+        batch._is_decoded = True
+        return batch
+
     def raw(self) -> Sequence[tuple[bytes | None, bytes | None]]:
         """Return keys and values as they lie in the log, not decoded.
 
         Raises:
-            ConnectError: the batch was made of decoded records alone, as in some tests.
+            ConnectError: the batch was made of decoded records alone, as by `decoded`.
         """
         if self._raw is not None:
             return self._raw
-        if self._rows is not None:
+        if self._rows is not None and not self._is_decoded:
             return [*zip(self._rows.log.keys, self._rows.log.values, strict=True)]
         # A batch of bytes that were never decoded, or one that a test made.
         pairs: list[tuple[bytes | None, bytes | None]] = []

@@ -81,6 +81,14 @@ class SinkRows:
             part._records = self._records[at]
         return part
 
+    def decoded(self) -> SinkRows:
+        """Return these rows without the bytes that they have in the log, but with all else."""
+        log: RecordColumns = self.log[:]
+        log.keys, log.values = [None] * len(self), [None] * len(self)
+        rows = SinkRows(self.partition, log, self.keys, self.values)
+        rows._records = self._records
+        return rows
+
     @property
     def offsets(self) -> Sequence[int]:
         """The offsets."""

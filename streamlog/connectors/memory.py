@@ -169,7 +169,8 @@ class MemoryRows:
         for at in offsets:
             if self._owners.get(at) != owner:
                 raise Fenced(f"another task has {at.topic}-{at.partition}")
-        self._batches += batches
+        # Of what is kept for as long as the program runs, the bytes in the log are no part.
+        self._batches += [batch.decoded() for batch in batches]
         self._offsets.update(offsets)
 
     def set_offsets(self, offsets: Mapping[TopicPartition, int | None]) -> None:

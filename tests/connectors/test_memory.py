@@ -13,10 +13,13 @@ import pyarrow as pa
 import pytest
 
 from streamlog import App
-from streamlog.connect import Batch, SinkContext, TopicPartition
+from streamlog.connect import Batch, ConnectError, SinkContext, TopicPartition
+from streamlog.connect.sink_rows import SinkRows
 from streamlog.connectors.memory import MemoryRows, MemorySink, MemorySource, Print
 from streamlog.errors import ConfigError
 from streamlog.record import Record
+from streamlog.records.log_record import LogRecord
+from streamlog.records.record_columns import RecordColumns
 from streamlog.testing import check_sink, check_source
 
 AT = datetime(2025, 1, 31, 12, tzinfo=UTC)
@@ -57,6 +60,29 @@ def test_a_table_is_read_exactly_once() -> None:
 def test_records_are_collected_exactly_once() -> None:
     rows = MemoryRows()
     asyncio.run(check_sink(lambda: MemorySink[Any, Any](into=rows), Outside(rows=rows), lives=40))
+
+
+def test_the_bytes_of_records_in_the_log_are_let_go() -> None:
+    at = TopicPartition("hits", 3)
+    log = RecordColumns.of(
+        LogRecord(offset, 1_000 + offset, b"k%d" % offset, b"v" * 100, (("h", b"1"),))
+        for offset in (5, 6, 9)
+    )
+    rows = SinkRows(at, log, ["k5", "k6", "k9"], [Hit("/a", each) for each in range(3)])
+    batch: Batch[Any, Any] = Batch.of_rows(
+        rows, first_offset=5, next_offset=10, schema=None, key_schema=None
+    )
+    into = MemoryRows()
+    owner, _ = into.take_over([at])
+    into.add(owner, [batch], {at: 10})
+    kept = batch.decoded()
+    with pytest.raises(ConnectError, match="has no bytes, only values"):
+        kept.raw()
+    # A flush that is written again, or a dead letter, still has them.
+    assert batch.raw() == [(b"k%d" % each, b"v" * 100) for each in (5, 6, 9)]
+    assert into.records == [*kept.records] == [*batch.records]
+    assert [record.offset for record in into.records] == [5, 6, 9]
+    assert (kept.first_offset, kept.next_offset, len(kept)) == (5, 10, 3)
 
 
 def test_a_list_of_values_and_one_of_records_reach_a_topic() -> None:
