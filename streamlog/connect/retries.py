@@ -42,7 +42,7 @@ class RecordRetry:
     def __init__(self, retries: RecordRetries) -> None:
         self._retries = retries
         self._failures = 0
-        self._deadline_ms = 0
+        self._deadline_ms: int
 
     def fail(self, now_ms: int, chance: float) -> int | None:
         """Note a failure; returns the wait before the next attempt in milliseconds, None for none.

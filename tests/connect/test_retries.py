@@ -27,6 +27,8 @@ def test_a_wait_that_was_asked_for_is_honoured_beyond_the_limit() -> None:
     for _ in range(100):
         assert backoff.fail(1, at_least_ms=1) <= 60_000
     assert backoff.fail(0) == 60_000
+    assert Backoff(wait_ms_max=0).fail(0.5) == 0
+    assert WITHOUT_END == -1, "as Kafka Connect writes it"
 
 
 def test_a_record_is_tried_again_until_its_time_is_over_as_in_kafka_connect() -> None:

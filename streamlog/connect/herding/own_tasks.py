@@ -82,6 +82,8 @@ class StartCounts:
 class _Running:
     settings: Settings
     state: ConnectorState
+    is_paused: bool
+    """What the shell was told last."""
     restarts: Restarts = field(default_factory=Restarts)
     is_started: bool = True
     """Whether the shell has it: false for one that has failed."""
@@ -89,10 +91,6 @@ class _Running:
     """Whether it has run since it was last started."""
     status: Status | None = None
     """What this worker has written about it."""
-
-    @property
-    def is_paused(self) -> bool:
-        return self.state is ConnectorState.PAUSED
 
 
 class OwnTasks:
@@ -173,9 +171,12 @@ class OwnTasks:
             if ours is None:
                 self.starts.attempts += 1
                 yield StartTask(slot, settings, is_paused)
-                self._running[slot] = _Running(settings, ConnectorState.UNASSIGNED)
+                self._running[slot] = _Running(settings, ConnectorState.UNASSIGNED, is_paused)
             elif ours.is_started and is_paused != ours.is_paused:
+                # By what the shell was told, not by the state: a connector may be resumed while
+                # its task is still opening its database, and has no state but UNASSIGNED.
                 yield PauseTask(slot, is_paused)
+                ours.is_paused = is_paused
                 event = "paused" if is_paused else "resumed"
                 yield from self._to(slot, ours, next_state(event, ours.state))
 
@@ -222,8 +223,8 @@ class OwnTasks:
         yield from self._to(slot, running, next_state("restarting", running.state))
         running.is_started, running.has_begun = True, False
         self.starts.attempts += 1
-        is_paused = self._configs.target(slot.connector) is TargetState.PAUSED
-        yield StartTask(slot, running.settings, is_paused)
+        running.is_paused = self._configs.target(slot.connector) is TargetState.PAUSED
+        yield StartTask(slot, running.settings, running.is_paused)
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         """Yield the restarts that are due."""

@@ -14,6 +14,7 @@ from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
     Discover,
     Effect,
+    LevelChanged,
     PauseTask,
     Request,
     RequestAnswer,
@@ -56,6 +57,8 @@ class HerderGroup:
         self.log: list[ConfigRecord | None] = []
         """The configs topic; None at the offsets of records that compaction has removed."""
         self.answers: dict[int, RequestAnswer] = {}
+        self.levels: dict[str, dict[str, str]] = {}
+        """The levels of loggers that each member has set."""
         self.wants_round = False
         self.discoveries: list[tuple[str, Discover]] = []
         self.now_ms = 0
@@ -69,7 +72,9 @@ class HerderGroup:
         del self.members[name]
 
     def ask(self, number: int, request: Request) -> None:
-        self._do(self.leader, self.members[self.leader].herder.asked(number, request, self.now_ms))
+        self.perform(
+            self.leader, self.members[self.leader].herder.asked(number, request, self.now_ms)
+        )
 
     def read(self, name: str) -> bool:
         """Let a member read one record; false if it has read them all."""
@@ -78,7 +83,7 @@ class HerderGroup:
             return False
         record = self.log[member.position]
         if record is not None:
-            self._do(name, member.herder.replayed(*record, member.position, self.now_ms))
+            self.perform(name, member.herder.replayed(*record, member.position, self.now_ms))
         member.position += 1
         return True
 
@@ -114,7 +119,7 @@ class HerderGroup:
                 self.read(name)
         for name in names:
             self.members[name].slots = given[name]
-            self._do(
+            self.perform(
                 name,
                 self.members[name].herder.on_round(
                     given[name],
@@ -130,7 +135,7 @@ class HerderGroup:
         if name in self.members:
             found = self.parts.get(asked.connector, [{}])
             herder = self.members[name].herder
-            self._do(name, herder.found(asked.connector, asked.settings, found, self.now_ms))
+            self.perform(name, herder.found(asked.connector, asked.settings, found, self.now_ms))
 
     def settle(self) -> None:
         """Run until nothing is left to do."""
@@ -147,13 +152,13 @@ class HerderGroup:
     def tick(self, by_ms: int) -> None:
         self.now_ms += by_ms
         for name, member in list(self.members.items()):
-            self._do(name, member.herder.tick(self.now_ms))
+            self.perform(name, member.herder.tick(self.now_ms))
 
     def fail(self, slot: ConnectorSlot, *, may_pass: bool = True) -> None:
         for name, member in self.members.items():
             if slot in member.running:
                 del member.running[slot]
-                self._do(
+                self.perform(
                     name, member.herder.task_failed(slot, "why", self.now_ms, may_pass=may_pass)
                 )
 
@@ -175,7 +180,7 @@ class HerderGroup:
             for slot, (_, is_paused) in member.running.items()
         }
 
-    def _do(self, name: str, effects: Sequence[Effect]) -> None:  # noqa: C901 - a case for each effect
+    def perform(self, name: str, effects: Sequence[Effect]) -> None:  # noqa: C901, PLR0912 - a case for each effect
         member = self.members[name]
         for effect in effects:
             match effect:
@@ -192,13 +197,15 @@ class HerderGroup:
                 case StartTask(slot, settings, is_paused):
                     assert slot not in member.running, f"{slot} is started twice"
                     member.running[slot] = settings, is_paused
-                    self._do(name, member.herder.task_began(slot, self.now_ms))
+                    self.perform(name, member.herder.task_began(slot, self.now_ms))
                 case StopTask(slot):
                     del member.running[slot]
                 case PauseTask(slot, is_paused):
                     member.running[slot] = member.running[slot][0], is_paused
                 case Discover():
                     self.discoveries.append((name, effect))
+                case LevelChanged(logger, level):
+                    self.levels.setdefault(name, {})[logger] = level
                 case AskRound():
                     self.wants_round = True
                 case _:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.connect.herding.configs import ConnectConfigs
-from streamlog.connect.herding.herder import REQUEST_TIMEOUT_MS, REQUESTS_MAX
+from streamlog.connect.herding import herder as herder_module
+from streamlog.connect.herding.configs import ConnectConfigs, connector_record
+from streamlog.connect.herding.herder import (
+    DISCOVER_EVERY,
+    DISCOVER_MS,
+    REQUEST_TIMEOUT_MS,
+    REQUESTS_MAX,
+)
 from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
     ConnectRefusal,
@@ -15,11 +23,13 @@ from streamlog.connect.herding.herder_requests import (
     PatchConnector,
     PutConnector,
     Request,
+    RequestAnswer,
     RestartConnector,
     RestartTask,
+    SetLevel,
     SetTarget,
 )
-from streamlog.connect.herding.lifecycle import ConnectorState, TargetState
+from streamlog.connect.herding.lifecycle import VERSION, ConnectorState, TargetState
 from tests.connect.herding.herder_group import HerderGroup
 
 SOURCE = {"connector.class": "Source", "tasks.max": "2", "name": "x"}
@@ -273,6 +283,174 @@ def test_a_leader_that_ended_before_it_dealt_is_made_up_for() -> None:
     made.round()
     made.settle()
     assert made.readers("x") == list("abcde")
+
+
+def test_only_a_stopped_connector_whose_tasks_have_ended_is_at_rest() -> None:
+    made = group()
+    herder = made.members["w1"].herder
+    assert not herder.is_at_rest("x")
+    made.ask(1, PutConnector("x", SOURCE))
+    made.settle()
+    assert not herder.is_at_rest("x")
+    made.ask(2, SetTarget("x", TargetState.STOPPED))
+    while made.read("w1"):
+        assert not herder.is_at_rest("x"), "another worker may still commit"
+    made.settle()
+    assert herder.is_at_rest("x")
+    assert not made.members["w1"].herder.slot_counts()
+    made.ask(3, SetTarget("x", TargetState.STARTED))
+    made.settle()
+    assert not herder.is_at_rest("x")
+    assert herder.slot_counts() == {"x": 2}
+
+
+def test_a_status_is_shown_as_kafka_connect_shows_it() -> None:
+    made = group("w1")
+    made.ask(1, PutConnector("y", {**SINK, "tasks.max": "2"}))
+    made.settle()
+    made.fail(ConnectorSlot("y", 1), may_pass=False)
+    running = {"state": "RUNNING", "worker_id": "w1", "version": VERSION}
+    failed = {**running, "state": "FAILED", "trace": "why"}
+    herder = made.members["w1"].herder
+    assert herder.status("y") == {
+        "name": "y",
+        "connector": running,
+        "tasks": [{"id": 0, **running}, {"id": 1, **failed}],
+        "type": "sink",
+    }
+    assert herder.info("y") == {
+        "name": "y",
+        "config": {**SINK, "tasks.max": "2"},
+        "tasks": [{"connector": "y", "task": 0}, {"connector": "y", "task": 1}],
+        "type": "sink",
+    }
+    for ask in (herder.status, herder.info):
+        with pytest.raises(ConnectRefusal, match="z") as refused:
+            ask("z")
+        assert refused.value.status == 404
+
+
+@pytest.mark.parametrize("only_failed", [False, True])
+@pytest.mark.parametrize("include_tasks", [False, True])
+def test_a_restart_tells_what_it_restarts(*, include_tasks: bool, only_failed: bool) -> None:
+    made = group("w1")
+    made.ask(1, PutConnector("y", {**SINK, "tasks.max": "2"}))
+    made.settle()
+    made.fail(ConnectorSlot("y", 1), may_pass=False)
+    made.ask(2, RestartConnector("y", include_tasks=include_tasks, only_failed=only_failed))
+    made.settle()
+    running = made.running()
+    assert (ConnectorSlot("y", 1) in running) is include_tasks
+    answer = made.answers[2]
+    if not include_tasks and not only_failed:
+        assert (answer.status, answer.body) == (204, None)
+        return
+    body: Any = answer.body
+    assert answer.status == 202
+    assert body["connector"]["state"] == ("RUNNING" if only_failed else "RESTARTING")
+    states = ["RUNNING" if only_failed else "RESTARTING", "RESTARTING"]
+    found = [each["state"] for each in body["tasks"]]
+    assert found == (states if include_tasks else ["RUNNING", "FAILED"])
+
+
+def test_a_connector_that_fails_to_start_counts_as_a_failure_and_tells_why() -> None:
+    made = group("w1")
+    herder = made.members["w1"].herder
+    made.ask(1, PutConnector("y", SINK))
+    made.ask(2, PutConnector("z", {"connector.class": "No"}))
+    made.ask(3, PutConnector("x", SOURCE))
+    while made.read("w1"):
+        pass
+    (_, asked) = made.discoveries.pop(0)
+    made.perform("w1", herder.not_found("x", asked.settings, "no database", made.now_ms))
+    made.settle()
+    assert (herder.starts.attempts, herder.starts.successes, herder.starts.failures) == (3, 1, 2)
+    failed = herder.status("x")["connector"]
+    assert failed == {
+        "state": "FAILED", "worker_id": "w1", "version": VERSION, "trace": "no database",
+    }  # fmt: skip
+    assert "version" not in str(herder.status("z")), "nobody knows it"
+    # It is asked again by time, and counts no second time.
+    made.tick(DISCOVER_MS - 1)
+    assert not made.discoveries
+    made.tick(1)
+    made.tick(1)
+    assert len(made.discoveries) == 1, "one question at a time"
+    made.settle()
+    assert made.readers("x") == list("abcde")
+    assert (herder.starts.attempts, herder.starts.successes, herder.starts.failures) == (3, 1, 2)
+    # What comes for settings of before, or for a connector that is stopped, is passed over.
+    stale = {**asked.settings, "colour": "red"}
+    assert not herder.found("x", stale, [{"p": "z"}], made.now_ms)
+    assert not herder.not_found("x", stale, "late", made.now_ms)
+    made.ask(4, SetTarget("x", TargetState.STOPPED))
+    made.settle()
+    assert not herder.found("x", asked.settings, PARTS, made.now_ms)
+
+
+def test_a_source_says_how_often_it_is_asked_for_its_parts() -> None:
+    for text, due_ms in (("50", 50), ("50x", DISCOVER_MS), ("9" * 13, DISCOVER_MS)):
+        made = group("w1")
+        made.ask(1, PutConnector("x", {**SOURCE, DISCOVER_EVERY: text}))
+        made.settle()
+        made.tick(due_ms - 1)
+        assert not made.discoveries
+        made.tick(1)
+        assert len(made.discoveries) == 1
+
+
+def test_a_group_has_so_many_connectors_tasks_and_bytes_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for limit, value in (("CONNECTORS_MAX", 2), ("TASKS_MAX", 4), ("CONNECTOR_BYTES_MAX", 150)):
+        monkeypatch.setattr(herder_module, limit, value)
+    made = group("w1")
+    herder = made.members["w1"].herder
+    made.ask(1, PutConnector("y", SINK))
+    made.settle()
+    made.ask(2, PutConnector("z", {**SINK, "tasks.max": "2"}))
+    made.settle()
+    assert herder.slot_counts() == {"y": 3}
+    assert "more than 4 tasks" in str(herder.status("z")["connector"])
+    made.ask(3, PutConnector("z", {**SINK, "tasks.max": "1"}))
+    made.settle()
+    assert herder.slot_counts() == {"y": 3, "z": 1}
+    with pytest.raises(ConnectRefusal, match="2 connectors, its limit"):
+        made.ask(4, PutConnector("x", SOURCE))
+    base = len(connector_record("z", {**SINK, "text": ""})[1] or b"")
+    made.ask(5, PutConnector("z", {**SINK, "text": "x" * (150 - base)}))
+    with pytest.raises(ConnectRefusal, match="has 151 bytes; the limit is 150"):
+        made.ask(6, PutConnector("z", {**SINK, "text": "x" * (151 - base)}))
+    with pytest.raises(ConnectRefusal, match="no connector type"):
+        made.ask(7, PutConnector("z", {"name": "z"}))
+    with pytest.raises(ConnectRefusal, match="no connector type"):
+        made.ask(7, PatchConnector("z", {"connector.class": None}))
+
+
+def test_levels_hold_on_workers_that_come_later() -> None:
+    made = group("w1")
+    made.ask(1, SetLevel("a.b", "DEBUG"))
+    made.settle()
+    assert made.answers[1].status == 204
+    made.log.append((b"logger-cluster-a.c", b"[]"))
+    made.settle()
+    made.join("w2")
+    made.round()
+    assert made.levels == {"w1": {"a.b": "DEBUG"}, "w2": {"a.b": "DEBUG"}}
+    made.log.append((b"logger-cluster-a.b", None))
+    made.settle()
+    assert made.levels["w1"] == {"a.b": "DEBUG"}, "Kafka Connect resets none either"
+
+
+def test_requests_of_a_leader_of_before_are_answered() -> None:
+    made = group()
+    made.ask(1, PutConnector("x", SOURCE))
+    herder = made.members["w1"].herder
+    effects = herder.on_round((), until=0, generation=9, is_leader=False, now_ms=0)
+    (answer,) = [each for each in effects if isinstance(each, RequestAnswer)]
+    assert (answer.request, answer.status) == (1, 409)
+    assert "another leader" in str(answer.body)
+    assert not [e for e in herder.tick(REQUEST_TIMEOUT_MS) if isinstance(e, RequestAnswer)]
 
 
 steps = st.lists(
