@@ -45,12 +45,17 @@ async def tail(lab: Lab, records: int, where: Environment) -> AsyncIterator[Read
     async with lab.worker("tail", topic=part.topic, path=str(path)) as worker:
         await worker.until(lambda: lab.has(part, WARM_UP))
 
+        total = records + HELD_RECORDS_MAX
+
         async def lay_out() -> None:
             with path.open("ab") as file:
-                file.write(_lines(range(records)))
+                file.write(_lines(range(total)))
 
-        ours = await worker.timed(records, lay_out, lambda: lab.has(part, WARM_UP + records))
-    await lab.check(part, WARM_UP + records)
+        async def arrived() -> int:
+            return await lab.end(part) - WARM_UP
+
+        ours = await worker.timed_in_stream(records, total - records, lay_out, arrived)
+    await lab.check(part, WARM_UP + total)
     path.write_bytes(_lines(range(records)))
     kcat = await _kcat(lab, path, records)
     for reading in (*told("Tail", ours, bar_ns=900), *told("kcat -P -l", kcat)):
