@@ -80,6 +80,9 @@ class Objects(Sink[object, object], frozen=True, kw_only=True):
 
     effect: ClassVar[Effect] = "repeatable"
     streams: ClassVar[bool] = True
+    # A key that may not write is refused when the range is in the log already: the right one, or
+    # another endpoint of the store, has to be able to repeat it.
+    incidental: ClassVar[frozenset[str]] = frozenset({"flush", "options"})
     has_coordinates: ClassVar[bool] = True
     """Whether files have the columns `_key`, `_timestamp` and `_offset`."""
 

@@ -28,6 +28,7 @@ from streamlog.connect import (
     Secret,
     TopicPartition,
 )
+from streamlog.connect_tasks.sink_task import config_of
 from streamlog.connectors.objects import Objects
 from streamlog.errors import ConfigError
 from streamlog.record import Record
@@ -243,6 +244,13 @@ async def test_objects_of_s3_are_written_and_written_again(s3: str) -> None:
     assert [json.loads(line)["_offset"] for line in lines] == [0, 1, 2]
 
 
+def test_options_may_be_put_right_while_a_range_waits() -> None:
+    sink = Objects(url="s3://b", options={"access_key_id": "may-read"}, secret=Secret("a"))
+    right = replace(sink, options={"access_key_id": "may-write"}, secret=Secret("b"))
+    assert config_of(right) == config_of(sink)
+    assert config_of(replace(sink, url="s3://c")) != config_of(sink)
+
+
 def test_an_option_at_which_obstore_panics_is_an_error_of_settings() -> None:
     sink = Objects(url="s3://b", options={"allow_http": "true"})
     with pytest.raises(ConfigError, match="options: "):
@@ -290,6 +298,7 @@ WITHOUT_PANDAS = """
 import asyncio, sys
 import msgspec
 from streamlog.connect import Batch, Schema, TopicPartition
+from streamlog.connect_tasks.sink_task import config_of
 from streamlog.connectors.objects import Objects
 from streamlog.durations import EPOCH
 from streamlog.record import Record
