@@ -32,8 +32,8 @@ _WHOLE: Final = ((2, "int8"), (4, "int16"), (9, "int32"), (18, "int64"))
 _DOUBLE_DIGITS: Final = 18
 
 
-class JdbcSourceConnector(JavaConnector, frozen=True, kw_only=True):
-    """`io.confluent.connect.jdbc.JdbcSourceConnector`.
+class JdbcConnector(JavaConnector, frozen=True, kw_only=True):
+    """What Confluent's two JDBC connectors have in common: how a database is named and read.
 
     Attributes:
         connection_url: the database, as a JDBC URL.
@@ -42,6 +42,26 @@ class JdbcSourceConnector(JavaConnector, frozen=True, kw_only=True):
         connection_attempts: accepted; a broken connection is tried again without end.
         connection_backoff_ms: accepted; the pauses grow by themselves.
         dialect_name: accepted; the URL names the database.
+        table_types: only "TABLE".
+        quote_sql_identifiers: accepted; names are always quoted.
+        db_timezone: only "UTC".
+    """
+
+    connection_url: str
+    connection_user: str | None = None
+    connection_password: Secret | None = None
+    connection_attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
+    connection_backoff_ms: Annotated[int, msgspec.Meta(ge=0)] = 10_000
+    dialect_name: str = ""
+    table_types: tuple[Literal["TABLE"], ...] = ("TABLE",)
+    quote_sql_identifiers: Literal["always", "never", "ALWAYS", "NEVER"] = "always"
+    db_timezone: Literal["UTC"] = "UTC"
+
+
+class JdbcSourceConnector(JdbcConnector, frozen=True, kw_only=True):
+    """`io.confluent.connect.jdbc.JdbcSourceConnector`.
+
+    Attributes:
         catalog_pattern: accepted; the URL names the database.
         schema_pattern: the database's schema that has the tables.
         mode: how new rows are found.
@@ -52,17 +72,14 @@ class JdbcSourceConnector(JavaConnector, frozen=True, kw_only=True):
         validate_non_null: accepted; a column that a mode follows must not be null.
         table_whitelist: the tables to read.
         table_include_list: the tables to read, by its newer name.
-        table_types: only "TABLE".
         query: a SELECT to read instead of tables.
         query_suffix: refused unless empty: pages have a LIMIT of their own.
-        quote_sql_identifiers: accepted; names are always quoted.
         topic_prefix: what stands before the table in the name of a topic; the topic of a query.
         poll_interval_ms: how long to wait after a poll that found nothing more.
         batch_max_rows: how many rows a page has at most.
         table_poll_interval_ms: accepted; the tables are those that are named.
         numeric_mapping: "best_fit" makes integers and doubles of decimals of up to 18 digits,
             "best_fit_eager_double" doubles of all that have a fraction, "precision_only" integers.
-        db_timezone: only "UTC".
         transaction_isolation_mode: accepted; a page is one statement.
     """
 
@@ -73,12 +90,6 @@ class JdbcSourceConnector(JavaConnector, frozen=True, kw_only=True):
         "settle": "timestamp.delay.interval.ms",
     }  # fmt: skip
 
-    connection_url: str
-    connection_user: str | None = None
-    connection_password: Secret | None = None
-    connection_attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
-    connection_backoff_ms: Annotated[int, msgspec.Meta(ge=0)] = 10_000
-    dialect_name: str = ""
     catalog_pattern: str | None = None
     schema_pattern: str | None = None
     mode: Mode
@@ -89,16 +100,13 @@ class JdbcSourceConnector(JavaConnector, frozen=True, kw_only=True):
     validate_non_null: bool = True
     table_whitelist: tuple[str, ...] = ()
     table_include_list: tuple[str, ...] = ()
-    table_types: tuple[Literal["TABLE"], ...] = ("TABLE",)
     query: str = ""
     query_suffix: str = ""
-    quote_sql_identifiers: Literal["always", "never", "ALWAYS", "NEVER"] = "always"
     topic_prefix: str = ""
     poll_interval_ms: Annotated[int, msgspec.Meta(ge=1)] = 5_000
     batch_max_rows: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 100
     table_poll_interval_ms: Annotated[int, msgspec.Meta(ge=0)] = 60_000
     numeric_mapping: NumericMapping = "none"
-    db_timezone: Literal["UTC"] = "UTC"
     transaction_isolation_mode: str = "DEFAULT"
 
     def check(self) -> None:
@@ -237,28 +245,19 @@ def _in_utc(value: object) -> object:
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
 
 
-class JdbcSinkConnector(JavaConnector, frozen=True, kw_only=True):
+class JdbcSinkConnector(JdbcConnector, frozen=True, kw_only=True):
     """`io.confluent.connect.jdbc.JdbcSinkConnector`.
 
     Attributes:
-        connection_url: the database, as a JDBC URL.
-        connection_user: the user of the database.
-        connection_password: its password.
-        connection_attempts: accepted; a broken connection is tried again without end.
-        connection_backoff_ms: accepted; the pauses grow by themselves.
-        dialect_name: accepted; the URL names the database.
         insert_mode: "insert" adds a row for each record; "upsert" replaces the row of its key.
         batch_size: how many records a transaction has at most.
         delete_enabled: whether a record without a value deletes the row of its key.
-        table_types: only "TABLE".
         table_name_format: the table's name; `${topic}` stands for the topic.
         pk_mode: where the key of a row comes from.
         pk_fields: the columns of the key.
         fields_whitelist: the fields of the value to write; all by default.
-        db_timezone: only "UTC".
         auto_create: whether a table that is missing is created.
         auto_evolve: whether columns that are missing are added.
-        quote_sql_identifiers: accepted; names are always quoted.
         max_retries: accepted; a broken connection is tried again without end.
         retry_backoff_ms: accepted; the pauses grow by themselves.
     """
@@ -270,24 +269,15 @@ class JdbcSinkConnector(JavaConnector, frozen=True, kw_only=True):
         "flush.records": "batch.size",
     }
 
-    connection_url: str
-    connection_user: str | None = None
-    connection_password: Secret | None = None
-    connection_attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
-    connection_backoff_ms: Annotated[int, msgspec.Meta(ge=0)] = 10_000
-    dialect_name: str = ""
     insert_mode: Literal["insert", "upsert"] = "insert"
     batch_size: Annotated[int, msgspec.Meta(ge=1)] = 3_000
     delete_enabled: bool = False
-    table_types: tuple[Literal["TABLE"], ...] = ("TABLE",)
     table_name_format: str = "${topic}"
     pk_mode: PkMode = "none"
     pk_fields: tuple[str, ...] = ()
     fields_whitelist: tuple[str, ...] = ()
-    db_timezone: Literal["UTC"] = "UTC"
     auto_create: bool = False
     auto_evolve: bool = False
-    quote_sql_identifiers: Literal["always", "never", "ALWAYS", "NEVER"] = "always"
     max_retries: Annotated[int, msgspec.Meta(ge=0)] = 10
     retry_backoff_ms: Annotated[int, msgspec.Meta(ge=0)] = 3_000
 
