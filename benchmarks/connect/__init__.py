@@ -27,8 +27,8 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
     """All rows, with so many records each."""
     where = environment()
     with broker(directory / "log") as (_, url), PostgresServer() as server:
-        async with Log.open(url) as log:
-            lab = Lab(log, url, directory)
+        async with Log.open(url) as log, log.consumer(auto_offset_reset="none") as looking:
+            lab = Lab(log, looking, url, directory)
             for name, reason in where.missing.items():
                 print(f"{name} is left out: {reason}")
             rows = {

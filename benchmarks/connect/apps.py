@@ -5,17 +5,26 @@ Which job, and with which settings, stands in the environment (`CONNECT_*`, see 
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.connect.orders import Order, order
 from streamlog import App, Record, Topic
-from streamlog.connect import Batch, Flush, TopicPartition
+from streamlog.connect import (
+    Batch,
+    Effect,
+    Flush,
+    Sink,
+    SinkContext,
+    SinkTask,
+    TopicPartition,
+)
 from streamlog.connectors.memory import MemoryRows, MemorySink, MemorySource
 from streamlog.connectors.syslog import Syslog, SyslogMessage
 from streamlog.connectors.tail import Tail
@@ -60,6 +69,39 @@ class DroppedRows(MemoryRows):
         """Add the offsets behind batches."""
         del batches
         super().add(owner, (), offsets)
+
+
+class SlowTarget(Sink[bytes, bytes], frozen=True, kw_only=True):
+    """Takes a flush a second, and says in a file how many records it has."""
+
+    effect: ClassVar[Effect] = "appending"
+    path: str
+
+    def open(self, context: SinkContext) -> SinkTask[bytes, bytes]:
+        """Return a task that has taken nothing."""
+        del context
+        return _SlowTask(Path(self.path))
+
+
+class _SlowTask(SinkTask[bytes, bytes]):
+    def __init__(self, path: Path) -> None:
+        self._path, self._taken = path, 0
+
+    async def write(self, batch: Batch[bytes, bytes]) -> None:
+        self._taken += len(batch)
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        del offsets
+        await asyncio.sleep(1)
+        self._path.write_text(str(self._taken))
+
+
+def slow_sink(settings: Settings) -> None:
+    """A topic into a target that is slower than the log."""
+    topic = app.topic(settings["topic"], key=bytes, value=bytes)
+    # As many records as make the bytes of a flush, which is the bound.
+    flush = Flush(records=1_000_000)
+    app.sink(topic, SlowTarget(path=settings["path"], flush=flush), name="slow")
 
 
 def tail(settings: Settings) -> None:
@@ -155,6 +197,7 @@ def syslog(settings: Settings) -> None:
 
 
 JOBS = {
+    "slow-sink": slow_sink,
     "tail": tail,
     "memory": memory,
     "forward": forward,

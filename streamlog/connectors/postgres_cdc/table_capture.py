@@ -7,6 +7,7 @@ also in the middle of a transaction.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,8 @@ class Capture:
         self._replication = ReplicationStream(text)
         self._queries = TableQueries(text)
         self._watch = SlotWatch(source, context, text, end_stream=self._replication.close)
-        self._chunk: TableChunk | None = None
+        self._reading: asyncio.Task[TableChunk] | None = None
+        """Reads the next chunk, while the stream is read and rows of the last one are written."""
         self._tables: Mapping[str, CapturedTable] = {}
         self._system = ""
         self._received = 0
@@ -75,6 +77,12 @@ class Capture:
     async def close(self) -> None:
         """Close all connections; the slot stays."""
         self._replication.close()
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+            await asyncio.wait([reading])
+            if not reading.cancelled():
+                reading.exception()  # Looked at: the reader has ended for another reason.
         await self._watch.close()
         await self._context.in_thread(self._queries.close)
 
@@ -92,12 +100,13 @@ class Capture:
             self._stream.lsn,
         )
         while True:
-            await self._read_chunk()
+            self._begin_chunk()
             has_more = await self._take_frames()
             self._send_status()
             if self._is_due(has_more=has_more):
                 yield await self._finished_read()
             elif not has_more:
+                self._check_reading()
                 await self._replication.wait(self._wait_seconds())
 
     def _start(self, offset: SourceOffset | None) -> ChangeStream:
@@ -135,12 +144,22 @@ class Capture:
                 "snapshot"
             )
 
-    async def _read_chunk(self) -> None:
-        """Read the next chunk; the stream waits meanwhile, and has its marks then."""
+    def _begin_chunk(self) -> None:
+        """Begin to read the next chunk, unless one is being read."""
         request = self._stream.snapshot.request()
-        if request is not None:
-            table = self._tables[request.table]
-            self._chunk = await self._context.in_thread(self._queries.read_chunk, request, table)
+        if request is None:
+            return
+        table = self._tables[request.table]
+        reading = self._context.in_thread(self._queries.read_chunk, request, table)
+        # Not of a group: a generator can't hold one open over its yields. `close` is its owner.
+        self._reading = asyncio.get_running_loop().create_task(reading, name="snapshot chunk")
+        # Its marks come by the stream; an error does not.
+        self._reading.add_done_callback(lambda _: self._replication.wake())
+
+    def _check_reading(self) -> None:
+        """Raise the error of a chunk that can't be read."""
+        if self._reading is not None and self._reading.done():
+            self._reading.result()
 
     async def _take_frames(self) -> bool:
         """Take the frames that have come; return whether there may be more at once."""
@@ -163,16 +182,17 @@ class Capture:
                     self._has_moved = self._has_moved or self._stream.lsn > self._yielded_lsn
                 continue
             self._received = max(self._received, found.start_lsn)
-            # The chunk was read before its high mark was written, so it is here.
             if self._stream.take(found) == "high":
                 await self._take_chunk()
         return bool(frames)
 
     async def _take_chunk(self) -> None:
         """Take the rows of the chunk whose high mark the stream has just delivered."""
-        chunk, self._chunk = self._chunk, None
-        if chunk is None:
+        reading, self._reading = self._reading, None
+        if reading is None:
             return
+        # Its rows came before its high mark was written, so this waits for the thread at most.
+        chunk = await reading
         lines = self._stream.snapshot.took(chunk)
         if lines is None:
             self._context.count("retaken_chunks")
@@ -181,6 +201,8 @@ class Capture:
         self._context.count("snapshot_rows", len(lines))
         self._stream.add_rows(chunk.relation, lines, self._now_ms())
         self._has_moved = True
+        # Before its Read is yielded: the server works while these rows are written.
+        self._begin_chunk()
 
     def _is_due(self, *, has_more: bool) -> bool:
         stream = self._stream

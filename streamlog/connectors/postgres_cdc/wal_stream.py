@@ -175,6 +175,10 @@ class ReplicationStream:
         except psycopg.OperationalError as error:
             raise Retriable(f"the replication stream: {str(error).strip()}") from error
 
+    def wake(self) -> None:
+        """End a wait."""
+        self._readable.set()
+
     async def wait(self, seconds: float) -> None:
         """Wait for frames, for `seconds` at most."""
         loop = asyncio.get_running_loop()

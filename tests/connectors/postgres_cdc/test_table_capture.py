@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import psycopg
@@ -15,6 +17,8 @@ import pytest
 
 from streamlog.connect import ConnectError, Read, Retriable
 from streamlog.connectors.postgres_cdc import PostgresCdc
+from streamlog.connectors.postgres_cdc.chunked_snapshot import TableChunk
+from streamlog.connectors.postgres_cdc.wal_stream import TableQueries
 from streamlog.errors import ConfigError
 from tests.connectors.runs import RealContext, on_loop
 from tests.servers.postgres import PostgresServer
@@ -188,6 +192,60 @@ async def test_a_table_that_changes_while_it_is_copied(
         if is_copied(log):
             break
     await live(shop, source, log, until=shop.rows())
+    assert log.rows() == shop.rows()
+
+
+@on_loop
+async def test_the_next_rows_are_read_while_the_log_takes_the_last_ones(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamlog.connectors.postgres_cdc.chunked_snapshot.CHUNK_ROWS", 20)
+    shop.run("INSERT INTO orders SELECT n, 'old', 1 FROM generate_series(1, 60) n")
+    read_chunk, done = TableQueries.read_chunk, threading.Semaphore(0)
+
+    def noted(queries: TableQueries, *arguments: Any) -> TableChunk:
+        found = read_chunk(queries, *arguments)
+        done.release()
+        return found
+
+    monkeypatch.setattr(TableQueries, "read_chunk", noted)
+    log = Log()
+    async with reading_of(shop, shop.source(), log) as reading:
+        while not log.table:
+            log.take(await anext(reading))
+        assert len(log.table) == 20
+        # Nobody asks the source for more, and the second chunk comes all the same.
+        for _ in range(2):
+            assert await asyncio.to_thread(done.acquire, timeout=30)
+        # It is older than these, as its marks stand before them.
+        shop.run(
+            "UPDATE orders SET item = 'new' WHERE id % 2 = 0", "DELETE FROM orders WHERE id = 31"
+        )
+        log.take(await anext(reading))
+    await live(shop, shop.source(), log, until=shop.rows())
+    assert log.rows() == shop.rows()
+
+
+@on_loop
+async def test_a_chunk_whose_connection_breaks_is_told_at_once(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.run("INSERT INTO orders SELECT n, 'old', 1 FROM generate_series(1, 20) n")
+    read_chunk = TableQueries.read_chunk
+
+    def cut(queries: TableQueries, *arguments: Any) -> TableChunk:
+        shop.run(f"SELECT pg_terminate_backend({queries.connection.info.backend_pid})")
+        return read_chunk(queries, *arguments)
+
+    log = Log()
+    with monkeypatch.context() as patch:
+        patch.setattr(TableQueries, "read_chunk", cut)
+        # Long before the stream would wake up for its next status.
+        source = shop.source(status_interval="30s")
+        async with asyncio.timeout(20), reading_of(shop, source, log) as reading:
+            with pytest.raises(Retriable, match="the database"):
+                await read_on(reading, log)
+    await live(shop, shop.source(), log, until=shop.rows())
     assert log.rows() == shop.rows()
 
 
