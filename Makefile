@@ -14,17 +14,19 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory compile clean test-opensearch mutants
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory compile clean test-opensearch mutants
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 # One installation for each set: an editable one compiles the hot modules, and two would do it twice.
+# pip would compile bytecode on one core; files for another Python, which do not compile, are left out.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "streamlog needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another one: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.$(1)'
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --editable '.$(1)'
+	$(BIN)/python -W ignore -m compileall -qq -j 0 $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') || true
 endef
 
 $(VENV)/.examples: pyproject.toml setup.py $(HOT)
@@ -68,10 +70,17 @@ quick: $(VENV)/.dev ## lint, types, and the tests of the pure rooms, in less tha
 test-changed: $(VENV)/.dev ## the tests of the rooms that a change touches (BASE=commit to compare with; ARGS=--list prints them)
 	@$(BIN)/python -m tools.test_changed $(if $(BASE),--base $(BASE)) -n $(WORKERS) $(ARGS)
 
-lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts
+lint: $(VENV)/.dev ## ruff, mypy --strict, import contracts, side by side
+	@$(MAKE) --no-print-directory --jobs --output-sync=target lint-ruff lint-types lint-contracts
+
+lint-ruff: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+
+lint-types: $(VENV)/.dev
+	$(BIN)/mypy --num-workers 2
+
+lint-contracts: $(VENV)/.dev
 	$(BIN)/lint-imports --config pyproject.toml --no-cache
 
 shape: $(VENV)/.dev ## the figures of the tree with their goals: modules, names used twice, circles, comments, Any (ARGS='-v FIGURE' lists what counts)

@@ -36,8 +36,8 @@ def tree() -> shape.Tree:
     return shape.Tree(ROOT)
 
 
-def functions(tree: ast.AST) -> Iterator[Function]:
-    for node in ast.walk(tree):
+def functions(module: Module) -> Iterator[Function]:
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -71,7 +71,7 @@ def a_file_fits_its_room(module: Module, lines: shape.Lines) -> Iterator[str]:
 
 
 def a_function_fits_a_screen(module: Module, lines: shape.Lines) -> Iterator[str]:
-    for function in functions(module.tree):
+    for function in functions(module):
         own = {*range(function.lineno, (function.end_lineno or 0) + 1)} & lines.numbers
         if len(own) > FUNCTION_LINES_MAX:
             yield f"{function.name}: {len(own)} lines"
@@ -86,7 +86,7 @@ def a_function_fits_a_screen(module: Module, lines: shape.Lines) -> Iterator[str
 def names_are_nouns_of_the_field(module: Module, _: shape.Lines) -> Iterator[str]:
     if module.path.stem in VAGUE:
         yield module.path.stem
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ClassDef):
             vague = re.search(r"(Impl|Manager|Helper|Utils?)$", node.name)
             yield from [node.name] if vague else []
@@ -100,7 +100,7 @@ def a_broad_except_passes_the_error_on_or_says_why_not(
     module: Module, _: shape.Lines
 ) -> Iterator[str]:
     lines = module.text.splitlines()
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if not isinstance(node, ast.ExceptHandler):
             continue
         broad = node.type is None or re.search(r"\b(Base)?Exception\b", ast.unparse(node.type))

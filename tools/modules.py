@@ -35,6 +35,11 @@ class Module:
         """Return the parsed source."""
         return ast.parse(self.text)
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """Return all nodes of the parsed source."""
+        return list(ast.walk(self.tree))
+
     @property
     def is_package(self) -> bool:
         """Whether the file is an `__init__.py`."""
@@ -62,7 +67,7 @@ def read_modules(root: Path, tops: Iterable[str] = PACKAGES) -> dict[str, Module
 def imports_of(module: Module, names: Iterable[str]) -> Iterator[str]:
     """Yield the modules among `names` that a module imports; `from a import b` may mean `a.b`."""
     known = names if isinstance(names, set | dict) else set(names)
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         match node:
             case ast.ImportFrom(module=str(source), names=aliases):
                 inner = [f"{source}.{alias.name}" for alias in aliases]

@@ -63,6 +63,8 @@ class Lines:
     """How many lines have code other than imports."""
     comments: int
     """How many comments there are, those for tools not counted."""
+    texts: tuple[tuple[int, str], ...]
+    """Its strings and comments, each with the line where it begins."""
 
     @property
     def code(self) -> int:
@@ -72,20 +74,25 @@ class Lines:
 
 def count_lines(module: Module) -> Lines:
     """Count the lines of a module."""
-    code, comments = set[int](), 0
-    for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
-        if token.type == tokenize.COMMENT:
-            comments += PRAGMA.match(token.string) is None
-        elif token.type not in NO_CODE:
-            code.update(range(token.start[0], token.end[0] + 1))
-    texts, imports = set[int](), set[int]()
-    for node in ast.walk(module.tree):
+    code, comments, texts = set[int](), 0, list[tuple[int, str]]()
+    for kind, text, (first, _), (last, _), _ in tokenize.generate_tokens(
+        io.StringIO(module.text).readline
+    ):
+        if kind in {tokenize.COMMENT, tokenize.STRING}:
+            texts.append((first, text))
+        if kind == tokenize.COMMENT:
+            comments += PRAGMA.match(text) is None
+        elif kind not in NO_CODE:
+            code.update(range(first, last + 1))
+    docstrings, imports = set[int](), set[int]()
+    for node in module.nodes:
         match node:
             case ast.Expr(value=ast.Constant(value=str())):
-                texts.update(_lines_of(node))
+                docstrings.update(_lines_of(node))
             case ast.Import() | ast.ImportFrom():
                 imports.update(_lines_of(node))
-    return Lines(frozenset(code - texts), len(code - texts - imports), comments)
+    code -= docstrings
+    return Lines(frozenset(code), len(code - imports), comments, tuple(texts))
 
 
 def _lines_of(node: ast.stmt) -> range:
@@ -164,7 +171,7 @@ class Tree:
     def nodes(self) -> Iterator[tuple[str, ast.AST]]:
         """Yield every node of every module, with the module's name."""
         for name, module in self.modules.items():
-            for node in ast.walk(module.tree):
+            for node in module.nodes:
                 yield name, node
 
 
@@ -266,15 +273,12 @@ def banned_names(tree: Tree) -> list[str]:
 
 def banned_phrases(tree: Tree) -> list[str]:
     """Return the docstrings, comments, and messages with a banned phrase."""
-    found = []
-    for name, module in tree.modules.items():
-        for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
-            if token.type in {tokenize.COMMENT, tokenize.STRING}:
-                found += [
-                    f"{name}:{token.start[0]}: {match[0]}"
-                    for match in PHRASES.finditer(" ".join(token.string.split()))
-                ]
-    return found
+    return [
+        f"{name}:{line}: {match[0]}"
+        for name, lines in tree.lines.items()
+        for line, text in lines.texts
+        for match in PHRASES.finditer(" ".join(text.split()))
+    ]
 
 
 def comment_rate(tree: Tree) -> float:

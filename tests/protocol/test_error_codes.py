@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from streamlog import errors
 from streamlog.protocol.error_codes import ErrorCode, describe, error_for, is_retriable
+from tests.for_each import for_each
 
-every_code = pytest.mark.parametrize(
-    "code", [code for code in ErrorCode if code != ErrorCode.NONE], ids=lambda code: code.name
-)
+every_code = for_each("code", [code for code in ErrorCode if code != ErrorCode.NONE])
 
 
 def test_every_error_number_has_a_code() -> None:

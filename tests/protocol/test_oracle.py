@@ -15,6 +15,7 @@ from streamlog.protocol.codec import decode, encode
 from streamlog.protocol.frame import decode_request, encode_request, encode_response
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsResponse
 from streamlog.protocol.schema import Message, Struct
+from tests.for_each import for_each
 from tests.protocol.strategies import every_version, few, messages
 
 pytest.importorskip("kafka.protocol")
@@ -141,10 +142,8 @@ def test_kafka_python_lacks_only_the_listed_requests() -> None:
     } == UNKNOWN_TO_THEM
 
 
-@pytest.mark.parametrize(
-    ("api", "version"), REQUESTS, ids=[f"{api.name}-{version}" for api, version in REQUESTS]
-)
-@pytest.mark.parametrize("client_id", [None, "", "us"])
+@for_each(("api", "version"), REQUESTS)
+@for_each("client_id", [None, "", "us"])
 def test_both_codecs_write_equal_headers(api: Api, version: int, client_id: str | None) -> None:
     request = THEIRS[api.request.__name__](version=version)
     request.with_header(correlation_id=77, client_id=client_id)

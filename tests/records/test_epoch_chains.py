@@ -18,6 +18,7 @@ from streamlog.records.epoch_chains import (
     find_divergence,
     learn_chain,
 )
+from tests.for_each import for_each
 
 
 @dataclass
@@ -67,7 +68,7 @@ def common_prefix(one: ListedLog, other: ListedLog) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-@pytest.mark.parametrize("seed", range(300))
+@for_each("seed", range(300))
 def test_a_chain_lists_the_epochs_of_the_records(seed: int) -> None:
     chance = Random(seed)
     log = grown(chance, chance.randint(1, 30))
@@ -92,7 +93,7 @@ def _is_kept(log: ListedLog, epoch: int) -> bool:
     return any(each == epoch for each, _ in log.records[log.begin :])
 
 
-@pytest.mark.parametrize("seed", range(1_000))
+@for_each("seed", range(1_000))
 def test_a_truncated_and_regrown_log_is_found(seed: int) -> None:
     chance = Random(seed)
     old = grown(chance, chance.randint(1, 8))
@@ -109,7 +110,7 @@ def test_a_truncated_and_regrown_log_is_found(seed: int) -> None:
     assert new.divergence(offset, chain) == (None if truth >= offset else truth)
 
 
-@pytest.mark.parametrize("seed", range(1_000))
+@for_each("seed", range(1_000))
 def test_an_unclean_leader_without_whole_epochs_is_found(seed: int) -> None:
     """Each log has epochs that the other one lacks."""
     chance = Random(seed)
@@ -130,7 +131,7 @@ def test_an_unclean_leader_without_whole_epochs_is_found(seed: int) -> None:
     assert found == (None if truth >= offset else truth)
 
 
-@pytest.mark.parametrize("seed", range(1_000))
+@for_each("seed", range(1_000))
 def test_a_restored_backup_with_repeated_epochs_is_found(seed: int) -> None:
     chance = Random(seed)
     old = grown(chance, chance.randint(2, 8))
@@ -158,7 +159,7 @@ def _beginnings(log: ListedLog) -> set[tuple[int, int]]:
     return firsts if log.current in epochs else {*firsts, (len(epochs), log.current)}
 
 
-@pytest.mark.parametrize("seed", range(300))
+@for_each("seed", range(300))
 def test_a_moved_log_start_is_no_truncation(seed: int) -> None:
     chance = Random(seed)
     log = grown(chance, chance.randint(1, 8))
@@ -188,7 +189,7 @@ class CompactedCopy(ListedLog):
         return EpochEnd(found, min(later, default=len(self.records)), keeps_epochs=False)
 
 
-@pytest.mark.parametrize("seed", range(1_000))
+@for_each("seed", range(1_000))
 def test_compaction_is_no_truncation(seed: int) -> None:
     chance = Random(seed)
     log = grown(chance, chance.randint(1, 8))
@@ -203,7 +204,7 @@ def test_compaction_is_no_truncation(seed: int) -> None:
     assert CompactedCopy(log.records, log.current).divergence(offset, copy.chain(offset)) is None
 
 
-@pytest.mark.parametrize("seed", range(1_000))
+@for_each("seed", range(1_000))
 def test_a_truncated_compacted_log_is_found(seed: int) -> None:
     chance = Random(seed)
     old = grown(chance, chance.randint(1, 8))
