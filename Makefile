@@ -78,7 +78,7 @@ lint-ruff: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 
 lint-types: $(VENV)/.dev
-	$(BIN)/mypy --num-workers 2
+	$(BIN)/mypy
 
 lint-contracts: $(VENV)/.dev
 	$(BIN)/lint-imports --config pyproject.toml --no-cache
