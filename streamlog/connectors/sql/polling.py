@@ -152,14 +152,15 @@ class Polling:
         names = {"incrementing": ["incrementing"], "timestamp": ["timestamp"]}
         return dict(zip(names.get(self.mode, ["timestamp", "incrementing"]), parts, strict=True))
 
-    def settled(self, times: Sequence[object]) -> int:
+    def settled(self, times: Sequence[object], *, is_full: bool) -> int:
         """Return how many rows of a page come before an offset; 0 if all have one time.
 
         Args:
             times: in mode "timestamp", the times of the page's rows.
+            is_full: whether there may be more rows behind the page.
         """
         count = len(times)
-        if self.mode != "timestamp" or count < self.limit:
+        if self.mode != "timestamp" or not is_full:
             return count
         # The next page begins behind a time, so it would miss the rest of the last time.
         while count and times[count - 1] == times[-1]:

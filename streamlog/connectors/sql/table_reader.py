@@ -8,8 +8,11 @@ clock for times, by the settled number for an incrementing column.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import TypeAlias
+from datetime import date, datetime, time
+from decimal import Decimal
+from itertools import accumulate
+from types import NoneType
+from typing import Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -30,8 +33,20 @@ from streamlog.connectors.sql.polling import (
 from streamlog.connectors.sql.table_columns import TableColumns, read_columns
 from streamlog.durations import EPOCH, duration_ms, when_ms
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 from streamlog.serdes.erased_types import UserKey
 from streamlog.serdes.named_columns import NamedColumns
+
+PAGE_CONTENT_MAX: Final = 2 * 1024 * 1024
+"""How many characters and bytes a page may have: as JSON, they take up to six times as much, and a
+Read has a limit of 16 MiB."""
+FIRST_ROWS: Final = 100
+"""The rows of the first page, after which it is known how wide rows are."""
+GROWTH: Final = 8
+"""By how much the next page may be longer than this one."""
+
+_SHORT: Final = frozenset({NoneType, bool, int, float, Decimal, date, datetime, time})
+"""What takes few characters."""
 
 RowDict: TypeAlias = dict[str, object]
 RowRead: TypeAlias = Read[UserKey, RowDict]
@@ -80,7 +95,7 @@ class TableReader:
             source.incrementing_column,
             source.timestamp_column,
             self._key,
-            source.batch_rows,
+            min(source.batch_rows, FIRST_ROWS),
         )
         self._sql = SqlText(self.database.quoted, self.database.mark)
 
@@ -134,23 +149,42 @@ class TableReader:
     def _page(self, offset: SourceOffset | None) -> tuple[NamedColumns, bool]:
         """Return the next rows, and whether there may be more of them in this poll."""
         page = self._polling.page(offset, self._bound, self._sql)
-        rows = self._fetch(page.statement(self._rows), page.values)
+        found = self._fetch(page.statement(self._rows), page.values)
+        rows = self._limited(found)
         count = len(rows)
-        is_full = count == page.limit
+        is_full = len(found) == page.limit or count < len(found)
         times = rows.column(self.source.timestamp_column)
-        settled = count if times is None else self._polling.settled(times)
+        settled = count if times is None else self._polling.settled(times, is_full=is_full)
         if settled or not count:
             return rows if settled == count else rows[:settled], is_full
         # All rows of the page have one time: take everything of that time at once.
-        time = {"timestamp": json_of(rows[0][self.source.timestamp_column])}
-        page = self._polling.page(time, self._bound, self._sql, is_tie=True)
+        tie = {"timestamp": json_of(rows[0][self.source.timestamp_column])}
+        page = self._polling.page(tie, self._bound, self._sql, is_tie=True)
         rows = self._fetch(page.statement(self._rows), page.values)
         if len(rows) > TIES_MAX:
             raise ConfigError(
                 f"more than {TIES_MAX} rows of {self.table or 'the query'} have the time "
-                f"{time['timestamp']}: use mode 'timestamp+incrementing'"
+                f"{tie['timestamp']}: use mode 'timestamp+incrementing'"
             )
         return rows, True
+
+    def _limited(self, rows: NamedColumns) -> NamedColumns:
+        """Return the first rows of a page, as many as one Read may have, at least one.
+
+        The next page is as long as rows of this size allow: a database gives a page as a whole,
+        and what is cut off would be read again.
+        """
+        count = len(rows)
+        sizes = sizes_of(rows)
+        if sum(sizes) > PAGE_CONTENT_MAX:
+            ends = accumulate(sizes)
+            count = max(1, sum(1 for end in ends if end <= PAGE_CONTENT_MAX))
+        fitting = count * PAGE_CONTENT_MAX // max(sum(sizes[:count]), 1)
+        limit = min(fitting, GROWTH * self._polling.limit, self.source.batch_rows)
+        # A short page says nothing about the rows to come.
+        if count == self._polling.limit or count < len(rows):
+            self._polling = replace(self._polling, limit=max(1, limit))
+        return rows if count == len(rows) else rows[:count]
 
     def _fetch(self, statement: str, values: Sequence[object]) -> NamedColumns:
         cursor = self.database.execute(statement, values)
@@ -210,6 +244,24 @@ class TableReader:
             return None
         fields = [each for name in self._key if (each := self._schema.field(name)) is not None]
         return fields[0].schema if len(self._key) == 1 else Schema("struct", fields=tuple(fields))
+
+
+def sizes_of(rows: NamedColumns) -> list[int]:
+    """Return the characters and bytes of each row's texts, bytes and nested values."""
+    sizes = [0] * len(rows)
+    for name in rows[0] if rows else ():
+        column = rows.column(name) or ()
+        if {*map(type, column)} <= _SHORT:
+            continue
+        lengths = [_content(each) for each in column]
+        sizes = [size + length for size, length in zip(sizes, lengths, strict=True)]
+    return sizes
+
+
+def _content(value: object) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    return 0 if type(value) in _SHORT else len(str(value))
 
 
 def _time(value: object, now: datetime) -> datetime:

@@ -13,7 +13,7 @@ import pytest
 
 from streamlog.connect import Read
 from streamlog.connectors.sql import SqlSource
-from streamlog.connectors.sql.table_reader import TableReader
+from streamlog.connectors.sql.table_reader import PAGE_CONTENT_MAX, TableReader
 from streamlog.errors import ConfigError
 from tests.connectors.sql.databases import KINDS, NOW, Surroundings, connected, rows, run, url_of
 
@@ -63,6 +63,36 @@ def test_rows_come_in_pages_behind_the_offset(url: str) -> None:
     assert [each.name for each in found[0].schema.fields] == ["id", "name"]
     assert ids(reads(source, {"incrementing": 3})) == [4]
     assert reads(source, {"incrementing": 4}) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_page_of_wide_rows_is_cut_by_its_size(
+    request: pytest.FixtureRequest, tmp_path: Path, seed: int
+) -> None:
+    url = url_of("sqlite", request, tmp_path)
+    chance = random.Random(seed)
+    run(url, "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, at TIMESTAMP NOT NULL)")
+    sizes = [chance.choice((0, 10, 1_000, 40_000)) for _ in range(400)] + [3_000_000, 0, 5]
+    chance.shuffle(sizes)
+    run(
+        url,
+        *(inserted(n, f"'{'x' * s}'", f"'2020-01-01 00:{n // 60:02}:{n % 60:02}'")
+          for n, s in enumerate(sizes)),
+    )  # fmt: skip
+    for mode in ("incrementing", "timestamp", "bulk"):
+        source = SqlSource(
+            url=url,
+            tables=("t",),
+            mode=mode,
+            incrementing_column="id" if mode == "incrementing" else "",
+            timestamp_column="at" if mode == "timestamp" else "",
+        )
+        found = reads(source)
+        assert ids(found) == [*range(len(sizes))]
+        pages = [[len(record.value["name"]) for record in read.records(NOW)] for read in found]
+        assert all(sum(page) <= PAGE_CONTENT_MAX or len(page) == 1 for page in pages)
+        # As few as that allows, but for the start: no row is read for each page.
+        assert len(pages) < 40
 
 
 @pytest.mark.parametrize("mode", ["timestamp", "timestamp+incrementing"])
