@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -13,6 +14,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from streamlog.clock import SystemClock
@@ -27,10 +29,12 @@ from streamlog.connect.row_schema import Field, Schema
 from streamlog.connect_service.converter_serdes import RestConverterRegistry, open_converter
 from streamlog.errors import ConfigError
 from streamlog.serdes.registered.framing import SchemaKey
+from tests.connect.converters.connect_protobuf.compiled import compiled
 from tests.registry.running import RunningRegistry, run_registry
 from tests.registry_client.stub_registry import StubRegistry
 
 AVRO = "io.confluent.connect.avro.AvroConverter"
+PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
 JSON_SCHEMA = "io.confluent.connect.json.JsonSchemaConverter"
 FIELDS = (
     Field("id", Schema("int64")),
@@ -91,6 +95,46 @@ def test_confluents_client_reads_and_writes_the_same_json(live: RunningRegistry)
         assert again is not None
         assert again[:5] == data[:5]
     assert converter.decode(data) == converter.decode(again) == (ROW, ORDER)
+
+
+def test_confluents_client_reads_and_writes_the_same_protobuf(
+    live: RunningRegistry, tmp_path: Path
+) -> None:
+    converter = opened(live.url, "proto-orders", PROTOBUF, optional_for_nullables="true")
+    data = converter.encode(ROW, ORDER)
+    context = SerializationContext("proto-orders", MessageField.VALUE)
+    conf = {"use.deprecated.format": False}
+    with SchemaRegistryClient({"url": live.url}) as client:
+        latest = client.get_latest_version("proto-orders-value").schema.schema_str
+        message = compiled(tmp_path, latest, "shop.Order")
+        found = ProtobufDeserializer(message, conf, client)(data, context)
+        assert (found.id, found.HasField("note"), found.price.value) == (7, False, b"\x04\xe2")
+        # It registers the compiled file, as one more version that fits the first.
+        writing = {"skip.known.types": True}
+        again = ProtobufSerializer(message, client, {**conf, **writing})(found, context)
+    assert data is not None
+    assert again is not None
+    assert again[5:] == data[5:]
+    assert converter.decode(again).value == converter.decode(data).value == ORDER
+
+
+def test_protobuf_of_others_is_read_by_its_message_indexes(
+    live: RunningRegistry, tmp_path: Path
+) -> None:
+    text = """
+        syntax = "proto3";
+        message A {}
+        message B { message C { optional int64 id = 1; oneof by { string name = 2; } } }
+    """
+    message = compiled(tmp_path, text, "B.C")
+    context = SerializationContext("nested", MessageField.VALUE)
+    with SchemaRegistryClient({"url": live.url}) as client:
+        serializer = ProtobufSerializer(message, client, {"use.deprecated.format": False})
+        data = serializer(message(name="x"), context)
+    found = opened(live.url, "nested", PROTOBUF).decode(data)
+    assert found.value == {"by_0": {"name": "x"}, "id": None}
+    with pytest.raises(BadRecord, match="its schema is PROTOBUF"):
+        opened(live.url, "nested", JSON_SCHEMA).decode(data)
 
 
 def test_json_of_others_has_the_fields_of_its_schema(live: RunningRegistry) -> None:

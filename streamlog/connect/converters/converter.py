@@ -18,6 +18,7 @@ from streamlog.connect.converters.connect_avro.avro_converter import AvroConvert
 from streamlog.connect.converters.connect_json_schema.json_schema_converter import (
     JsonSchemaConverter,
 )
+from streamlog.connect.converters.connect_protobuf.protobuf_converter import ProtobufConverter
 from streamlog.connect.converters.json_converter import ConvertedValue, JsonConverter
 from streamlog.connect.java_values import INTEGER_BITS, java_text, wrapped
 from streamlog.connect.row_schema import Kind, Schema
@@ -198,6 +199,7 @@ AnyConverter: TypeAlias = (
     JsonConverter
     | AvroConverter
     | JsonSchemaConverter
+    | ProtobufConverter
     | StringConverter
     | ByteArrayConverter
     | ShortConverter
@@ -212,6 +214,7 @@ CONVERTERS: Final[Mapping[str, type[AnyConverter]]] = {
     "org.apache.kafka.connect.storage.StringConverter": StringConverter,
     "io.confluent.connect.avro.AvroConverter": AvroConverter,
     "io.confluent.connect.json.JsonSchemaConverter": JsonSchemaConverter,
+    "io.confluent.connect.protobuf.ProtobufConverter": ProtobufConverter,
     **{
         f"org.apache.kafka.connect.converters.{each.__name__}": each
         for each in (

@@ -72,7 +72,7 @@ class ProtobufCodec:
         self._message = message
         self._values = values
         self._type_name = name
-        self._indexes = index_bytes(_indexes_of(message.DESCRIPTOR))
+        self._indexes = index_bytes(message_indexes(message.DESCRIPTOR))
         library = load_protobuf()
         self.errors: tuple[type[Exception], ...] = (
             SerdeError,
@@ -257,7 +257,7 @@ def _compiled_schema(declared: UserObject) -> Schema:
     return Schema(SchemaType.PROTOBUF, b64encode(file.serialized_pb).decode())
 
 
-def _indexes_of(descriptor: UserObject) -> list[int]:
+def message_indexes(descriptor: UserObject) -> list[int]:
     """Return the position of a message in its file, from the outermost message inwards."""
     # From the inside out: the message's index in its parent, then the parent's index, up to the
     # file.

@@ -1,0 +1,1 @@
+"""Protobuf as Confluent's ProtobufConverter has it: schemas both ways, and rows as messages."""
