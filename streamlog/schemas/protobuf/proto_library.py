@@ -73,6 +73,9 @@ def _has_only_text(message: Descriptor) -> bool:
     waiting = [message]
     while waiting:
         for known, value in waiting.pop().ListFields():
+            # A map is in an option of others alone, which a process may know; proto3 checks it.
+            if known.message_type is not None and known.message_type.GetOptions().map_entry:
+                continue
             values = value if known.is_repeated else (value,)
             if known.type == known.TYPE_MESSAGE:
                 waiting += values
