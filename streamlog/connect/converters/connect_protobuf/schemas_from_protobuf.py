@@ -5,7 +5,7 @@ Not supported: a message that contains itself, since rows have no such types.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Final
@@ -220,19 +220,22 @@ def notes_of(files: Iterable[bytes]) -> Notes:
     Args:
         files: FileDescriptorProtos, whose options of others are not interpreted.
     """
-    found: dict[str, Mapping[str, str]] = {}
-    for data in files:
-        file = read_file(data)
-        waiting = [(file.package, each) for each in file.message_type]
-        while waiting:
-            around, message = waiting.pop()
-            name = f"{around}.{message.name}" if around else message.name
-            waiting += [(name, each) for each in message.nested_type]
-            for field in message.field:
-                noted = _params(field.options.uninterpreted_option)
-                if noted:
-                    found[f"{name}.{field.name}"] = noted
-    return found
+    return {
+        name: noted
+        for data in files
+        for name, field in _fields_of(read_file(data))
+        if (noted := _params(field.options.uninterpreted_option))
+    }
+
+
+def _fields_of(file: Descriptor) -> Iterator[tuple[str, Descriptor]]:
+    """Yield the fields of a FileDescriptorProto with their full names."""
+    waiting = [(file.package, each) for each in file.message_type]
+    while waiting:
+        around, message = waiting.pop()
+        name = f"{around}.{message.name}" if around else message.name
+        waiting += [(name, each) for each in message.nested_type]
+        yield from ((f"{name}.{each.name}", each) for each in message.field)
 
 
 def _params(options: Iterable[Descriptor]) -> dict[str, str]:
