@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from streamlog.client.cluster import Cluster
 from streamlog.errors import LogError
-from streamlog.protocol.error_codes import error_for
+from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.schema import Message
 
 M = TypeVar("M", bound=Message)
@@ -45,12 +45,15 @@ def raise_refused(what: str, outcomes: Iterable[Outcome], *, retriable: bool = F
     Args:
         what: what was requested of each subject, for the message.
         outcomes: one for each subject.
-        retriable: whether the errors keep their own `retriable`. Else they are never retriable: a
-            retry of the whole request would fail for the subjects that were accepted before.
+        retriable: whether the errors keep their own `retriable`. Else they are retriable only if
+            no controller has looked at the request: a retry of the whole request would fail for
+            the subjects that were accepted before.
 
     Raises:
         LogError: a subject was refused.
     """
+    outcomes = list(outcomes)
+    retriable = retriable or all(code == ErrorCode.NOT_CONTROLLER for _, code, _ in outcomes)
     refusals: dict[Any, LogError] = {}
     for about, error_code, message in outcomes:
         if error_code:
