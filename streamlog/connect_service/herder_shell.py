@@ -46,6 +46,7 @@ from streamlog.connect_service.service_group import (
     GroupTimes,
     ServiceGroup,
     ServiceWriter,
+    leader_id,
 )
 from streamlog.connect_service.task_keeper import COMMIT_MS, KeeperDeps, TaskKeeper
 from streamlog.connect_tasks.contexts import ConnectorContext
@@ -195,6 +196,25 @@ class ConnectService:
     def others(self) -> Mapping[str, str]:
         """The worker's settings, as they were given."""
         return self.settings.others
+
+    @property
+    def group_id(self) -> str:
+        """The group of the workers."""
+        return self.settings.group_id
+
+    @property
+    def own_topics(self) -> Mapping[str, str]:
+        """The topics of the group, and what they hold."""
+        return {
+            self.settings.configs_topic: "configurations",
+            self.settings.offsets_topic: "offsets of sources",
+            self.settings.status_topic: "statuses",
+        }
+
+    @property
+    def shared_ids(self) -> str:
+        """The transactional id of the worker that leads."""
+        return leader_id(self.settings.group_id)
 
     def sink_group(self, name: str) -> str:
         """Return the consumer group of a sink."""

@@ -36,6 +36,7 @@ from streamlog.connect.transforms.transform_chain import transform_names
 from streamlog.connect_service.configured import plugin_settings, plugins, validation
 from streamlog.connect_service.connector_offsets import ConnectorOffsets
 from streamlog.connect_service.connector_release import release_outside
+from streamlog.connect_service.needed_acls import needed_acls
 from streamlog.connect_service.rest_port import RestPort
 from streamlog.errors import ConfigError, StreamlogError
 from streamlog.worker.connect.logger_levels import (
@@ -235,6 +236,10 @@ class ConnectRest:
         # Ours, and a path that Kafka Connect does not have: there it is 404, and changes nothing.
         if (call.method, what) == ("DELETE", ("offsets", "ranges")):
             return await self._offsets.forget_ranges(name)
+        # Ours as well: what an authorizer has to allow.
+        if (call.method, what) == ("GET", ("acls",)):
+            is_new = call.flag("newCluster")
+            return 200, await needed_acls(self._service, name, is_new_cluster=is_new)
         shown = self._shown(name, what) if call.method == "GET" else None
         return await self._changed(call, name, what) if shown is None else (200, shown)
 
@@ -372,7 +377,7 @@ _TARGETS: Final = {
     "stop": TargetState.STOPPED,
 }
 _PATHS: Final = frozenset(
-    {"config", "status", "tasks", "pause", "resume", "stop", "restart", "topics", "offsets"}
+    {"config", "status", "tasks", "pause", "resume", "stop", "restart", "topics", "offsets", "acls"}
 )
 
 

@@ -99,6 +99,21 @@ class RestPort(Protocol):
     def task_clock(self) -> LoopClock:
         """The time."""
 
+    @property
+    def group_id(self) -> str:
+        """The group of the workers."""
+
+    @property
+    def own_topics(self) -> Mapping[str, str]:
+        """The topics that all workers read and write, and what they hold."""
+
+    @property
+    def shared_ids(self) -> str:
+        """The transactional id, or what several begin with, of every worker; "" for none.
+
+        In a service it is the leader's; in an app, all ids begin so.
+        """
+
     def sink_group(self, name: str) -> str:
         """Return the consumer group of a sink."""
 

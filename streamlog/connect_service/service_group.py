@@ -344,6 +344,11 @@ class _Open:
     )
 
 
+def leader_id(group_id: str) -> str:
+    """Return the transactional id of the worker that leads a group."""
+    return f"{group_id}-leader"
+
+
 class ServiceWriter:
     """What one worker writes into the group's own topics, in order; `run` performs it.
 
@@ -364,7 +369,7 @@ class ServiceWriter:
         status_topic: str,
     ) -> None:
         self._log, self._group = log, group
-        self._identity = f"{group_id}-leader"
+        self._identity = leader_id(group_id)
         self._configs_topic, self._status_topic = configs_topic, status_topic
         self._queue: asyncio.Queue[_Transaction | WriteStatus | _Open] = asyncio.Queue()
         self._leader: Producer | None = None

@@ -39,7 +39,9 @@ from streamlog.connect_tasks.source_task import SourceTask
 from streamlog.connect_tasks.task_figures import ReaderFigures, SinkFigures, sum_figures
 from streamlog.errors import ConfigError, SerdeError, TransactionAborted
 from streamlog.log import Log
+from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.outbox import SinkBatch
+from streamlog.topology import dead_letter_topics
 from streamlog.worker.commit.commit import SinkWriter
 from streamlog.worker.connect.compacted_topic import CompactedTopic
 from streamlog.worker.connect.connect_metrics import ConnectorFigures
@@ -290,9 +292,15 @@ class _SourceRun:
         new = names - self._known
         if new:
             # A transform may name any topic, so they are known only now.
-            specs = {name: self._connector.topic_of(name) for name in new}
+            letters = _letters_of(self._connector)
+            specs = {name: letters.get(name) or self._connector.topic_of(name) for name in new}
             await declare_topics(self._deps.log, specs)
             self._known |= new
+
+
+def _letters_of(connector: SourceConnector | SinkConnector) -> dict[str, TopicSpec]:
+    """Return the topic of a connector's dead letters, by name; none without such a policy."""
+    return dead_letter_topics([connector.policy.dlq_topic(connector.name)])
 
 
 class _SinkRun:
@@ -320,7 +328,7 @@ class _SinkRun:
     async def run(self, _settings: Mapping[str, str], began: Callable[[], None]) -> None:
         # A sink may be there before the source that feeds it.
         specs = {spec.name: spec for spec in self._connector.topics}
-        await declare_topics(self._deps.log, specs)
+        await declare_topics(self._deps.log, {**_letters_of(self._connector), **specs})
         began()
         await self._deps.topics.note(self._slot, list(specs))
         while not self._stop.is_set():

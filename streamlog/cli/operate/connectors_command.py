@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import urllib.error
 import urllib.request
@@ -24,9 +25,10 @@ from rich.table import Table as Grid
 
 from streamlog.cli.session import Session
 from streamlog.cli.terminal import out, say
+from streamlog.connect_service.rest_answers import NO_SUCH_PATH
 from streamlog.connect_service.rest_site import REST_DEFAULT
 from streamlog.connect_service.service_files import read_connector_file
-from streamlog.errors import ConfigError, ConnectionLost, StreamlogError
+from streamlog.errors import ConfigError, ConnectionLost, StreamlogError, UsageError
 from streamlog.http_access.guarded_server import trusting
 from streamlog.listening import parse_address
 from streamlog.properties import resolve
@@ -35,6 +37,7 @@ from streamlog.worker.connect.app_herder import PREFIX
 CONNECT_VARIABLE: Final = "STREAMLOG_CONNECT"
 PASSWORD_VARIABLE: Final = "STREAMLOG_CONNECT_PASSWORD"  # noqa: S105 - its name
 DEFAULT_CONNECT: Final = f"http://{REST_DEFAULT}"
+PRINCIPAL_DEFAULT: Final = "User:connect"
 TIMEOUT_S: Final = 60
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - recognised, not bound to
 """Where a server on a wildcard address is reached on its own machine."""
@@ -191,15 +194,98 @@ def list_connectors(*, connect: UrlOption = "") -> None:
 
 
 @connectors.command("describe")
-def describe(name: NameArgument, *, connect: UrlOption = "") -> None:
-    """Print a connector's configuration, tasks and offsets as JSON."""
+def describe(
+    name: NameArgument,
+    *,
+    acls: Annotated[
+        bool,
+        typer.Option(
+            "--acls", help="Print the commands that allow what it needs, on a cluster with ACLs."
+        ),
+    ] = False,
+    principal: Annotated[
+        str,
+        typer.Option(
+            "--principal",
+            metavar="PRINCIPAL",
+            help="With --acls: as whom the workers log in to the cluster.",
+        ),
+    ] = PRINCIPAL_DEFAULT,
+    new_cluster: Annotated[
+        bool,
+        typer.Option(
+            "--new-cluster", help="With --acls: for a cluster that has none of the topics yet."
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --acls: print JSON; all else is JSON anyway.")
+    ] = False,
+    connect: UrlOption = "",
+) -> None:
+    """Print a connector's configuration, tasks and offsets as JSON; or, with --acls, its needs."""
     path = _path(name)
-    whole = {
-        **_ask(connect, "GET", path),
-        "status": _ask(connect, "GET", f"{path}/status"),
-        **_ask(connect, "GET", f"{path}/offsets"),
+    if not acls:
+        if new_cluster or principal != PRINCIPAL_DEFAULT:
+            raise UsageError("--principal and --new-cluster need --acls")
+        whole = {
+            **_ask(connect, "GET", path),
+            "status": _ask(connect, "GET", f"{path}/status"),
+            **_ask(connect, "GET", f"{path}/offsets"),
+        }
+        _print(whole)
+        return
+    kind, _, user = principal.partition(":")
+    if not (kind and user):
+        raise UsageError(f"--principal={principal!r} is no principal: say User:NAME")
+    needed = _needed_acls(connect, path, is_new_cluster=new_cluster)
+    if as_json:
+        _print({"principal": principal, **needed})
+        return
+    _print_acls(name, principal, needed)
+
+
+def _needed_acls(url: str, path: str, *, is_new_cluster: bool) -> dict[str, Any]:
+    """Return the ACLs that a connector needs.
+
+    Raises:
+        ConnectAnswer: there is no such connector, or the service can't tell.
+    """
+    _ask(url, "GET", path)
+    query = f"?newCluster={str(is_new_cluster).lower()}"
+    try:
+        found: dict[str, Any] = _ask(url, "GET", f"{path}/acls{query}")
+    except ConnectAnswer as error:
+        if str(error) != NO_SUCH_PATH:
+            raise
+        raise ConnectAnswer(
+            f"the service at {url} can't say what its connectors need: it is Kafka Connect, or an"
+            " older release"
+        ) from None
+    return found
+
+
+def _print_acls(name: str, principal: str, needed: dict[str, Any]) -> None:
+    """Print the commands for the workers, then those for the connector."""
+    heads = {
+        "worker": f"# {principal}, as whom the workers of {needed['group']} log in: for every"
+        " connector, once",
+        "connector": f"# {principal} as well, as connectors have no login of their own: for {name}",
     }
-    _print(whole)
+    for scope, head in heads.items():
+        say(head)
+        for acl in needed["acls"]:
+            if acl["scope"] == scope:
+                say(f"{_command(principal, acl)}  # {acl['why']}")
+    for note in needed["notes"]:
+        say(f"# {note}")
+
+
+def _command(principal: str, acl: dict[str, Any]) -> str:
+    words = ["streamlog", "acls", "add", principal, *acl["operations"]]
+    words += [f"--{acl['resource_type']}", acl["name"]]
+    prefixed = ["--prefixed"] if acl["pattern"] == "prefixed" else []
+    # Names come from a configuration: to a shell each is one word.
+    return shlex.join([*words, *prefixed])
 
 
 @connectors.command("create")

@@ -50,8 +50,16 @@ class RegexRouter(msgspec.Struct, frozen=True, kw_only=True):
 
     def __call__(self, record: AnyRecord, /) -> AnyRecord | None:
         """Return the record with its new topic."""
-        found = java_pattern(self.regex).fullmatch(record.topic)
-        return record if found is None else with_topic(record, self._replaced(found))
+        return with_topic(record, self.renamed(record.topic))
+
+    def renamed(self, topic: str) -> str:
+        """Return the new name of a topic, or its own if the expression does not match it.
+
+        Raises:
+            BadRecord: the replacement refers to a group that the expression does not have.
+        """
+        found = java_pattern(self.regex).fullmatch(topic)
+        return topic if found is None else self._replaced(found)
 
     def _replaced(self, found: re.Match[str]) -> str:
         def text_of(reference: re.Match[str]) -> str:

@@ -247,6 +247,22 @@ class AppHerder:
         del settings
         return self.declared[name]
 
+    @property
+    def group_id(self) -> str:
+        """The group of the workers."""
+        return self._program.app_id
+
+    @property
+    def own_topics(self) -> Mapping[str, str]:
+        """The topics of the app's connectors, and what they hold."""
+        offsets = {self.offsets_topic: "offsets of sources"} if self.has_sources else {}
+        return {self.configs_topic: "states", **offsets, self._status_topic: "statuses"}
+
+    @property
+    def shared_ids(self) -> str:
+        """What the transactional ids of the workers begin with; "" without transactions."""
+        return f"{self._program.app_id}-" if self._program.is_transactional else ""
+
     def sink_group(self, name: str) -> str:
         """Return the consumer group of a sink."""
         return f"{self._program.app_id}-{name}"
