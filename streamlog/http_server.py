@@ -16,9 +16,9 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import h11
 import uvicorn
@@ -41,6 +41,9 @@ end of the request's head."""
 KEEP_ALIVE_S = 15
 GRACE_S = 2
 """How long requests in progress may take after the worker has begun to stop."""
+ON_DISCONNECT: Final = "streamlog.on_disconnect"
+"""The key of a request's scope for what is called if its client goes before it has its answer. A
+handler that waits for long learns of it without a task for each request."""
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]", "::1")
 WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound to
 
@@ -173,6 +176,12 @@ class _Connection(H11Protocol):
         """Forget the client."""
         super().connection_lost(exc)
         self._stop_timer()
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            scope: Mapping[str, object] = cycle.scope
+            gone = scope.get(ON_DISCONNECT)
+            if callable(gone):
+                gone()
 
     def _follow_head(self) -> None:
         if self.conn.their_state is not h11.IDLE or self.transport.is_closing():

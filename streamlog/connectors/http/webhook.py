@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import ClassVar, Literal
@@ -31,7 +31,7 @@ from streamlog.connect import (
 from streamlog.connectors.listeners import TlsFiles, check_listeners, parse_address
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError, ListenError
-from streamlog.http_server import BACKLOG, WebListener, serve
+from streamlog.http_server import BACKLOG, ON_DISCONNECT, WebListener, serve
 from streamlog.record import Headers
 
 BODY_BYTES_MAX = 1024 * 1024
@@ -41,7 +41,11 @@ CONNECTIONS_MAX = 10_000
 """More than other servers take, as a request waits for its commit here."""
 HELD_BYTES_MAX = 32 * 1024 * 1024
 """Bodies that wait for their commit; with more, requests are answered with 503. This is more than
-starts a commit early, or it would limit the bytes of each commit interval."""
+starts a commit early, or it would limit the bytes of each commit interval.
+
+1. The log takes nothing for a while, and senders give up and send again. 2. Copies without a sender
+fill the room. 3. Every sender gets 503. So a body whose sender has gone, or was told to try again,
+is dropped if no step has taken it. One that was taken is in memory until its commit, and counts."""
 ARRIVING_BYTES_MAX = 32 * 1024 * 1024
 """Bodies that are being sent; with more, requests are answered with 503. They do not count as held:
 senders that never finish must not use up the room of those that do."""
@@ -139,8 +143,8 @@ class Webhook(Source[None, bytes], frozen=True, kw_only=True):
                     taken = await door.take()
                     headers = _headers(taken)
                     values = _values(taken) if headers else _spans(taken)
-                    answer = partial(_answer_all, taken)
-                    yield Read.raw(values, {}, headers=headers, committed=answer)
+                    settled = partial(door.settle, taken)
+                    yield Read.raw(values, {}, headers=headers, committed=settled)
             finally:
                 door.close()
                 await server.aclose()
@@ -165,6 +169,8 @@ class Delivery:
         self.lines = body if has_lines else None
         self._values = [] if has_lines else values
         self.size = len(body) + VALUE_BYTES * len(values)
+        self.is_taken = False
+        """Whether a step has them, which can't be called back."""
         self.counts: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """Whether they are in the log; set once."""
 
@@ -204,11 +210,6 @@ def _spans(deliveries: list[Delivery]) -> Sequence[bytes | None]:
     return spans
 
 
-def _answer_all(deliveries: list[Delivery]) -> None:
-    for each in deliveries:
-        each.answer(counts=True)
-
-
 class WebhookDoor:
     """The application behind the address, and the requests that wait."""
 
@@ -236,15 +237,34 @@ class WebhookDoor:
         taken, size = list[Delivery](), 0
         while self._queue and len(taken) < TAKEN_MAX and size < TAKEN_BYTES:
             taken.append(self._queue.popleft())
+            taken[-1].is_taken = True
             size += taken[-1].size
         return taken
+
+    def settle(self, deliveries: Collection[Delivery], *, counts: bool = True) -> None:
+        """Let requests be answered, and give their room to others.
+
+        Args:
+            deliveries: the requests.
+            counts: whether their records are in the log.
+        """
+        for each in deliveries:
+            each.answer(counts=counts)
+            if each in self._open:
+                self._open.remove(each)
+                self._open_bytes -= each.size
+
+    def _leave(self, delivery: Delivery) -> None:
+        """Drop a request whose sender does not wait any more, unless a step has its records."""
+        if not delivery.is_taken and delivery in self._open:
+            self._queue.remove(delivery)
+            self.settle([delivery], counts=False)
 
     def close(self) -> None:
         """Answer all that wait with 503: whether their records will count is unknown."""
         self._is_closed = True
-        # Each handler removes its delivery later, when the loop gets to it.
-        for each in self._open:
-            each.answer(counts=False)
+        self._queue.clear()
+        self.settle([*self._open], counts=False)
 
     async def _receive(self, request: Request) -> Response:
         # Before the body: a stranger's costs no memory.
@@ -281,9 +301,9 @@ class WebhookDoor:
             delivery = self._delivery(request, body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return PlainTextResponse(f"{error}\n", 400)
-        return await self._deliver(delivery)
+        return await self._deliver(request, delivery)
 
-    async def _deliver(self, delivery: Delivery) -> Response:
+    async def _deliver(self, request: Request, delivery: Delivery) -> Response:
         if not delivery.count:
             return Response(status_code=200)
         # Not queued without bound: the sender keeps what the log can't take now.
@@ -293,15 +313,15 @@ class WebhookDoor:
         self._open_bytes += delivery.size
         self._queue.append(delivery)
         self._arrived.set()
+        request.scope[ON_DISCONNECT] = partial(self._leave, delivery)
         try:
             async with asyncio.timeout(self._timeout_s):
                 counts = await delivery.counts
         except TimeoutError:
-            # The records may still count: the sender sends them again, so at least once.
+            # What was taken may still count: the sender sends it again, so at least once.
             counts = False
         finally:
-            self._open.discard(delivery)
-            self._open_bytes -= delivery.size
+            self._leave(delivery)
         return Response(status_code=200) if counts else _try_again()
 
     def _has_token(self, request: Request) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -158,6 +158,94 @@ async def test_what_is_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         life.commit()
         assert (await waiting).status_code == 200
         assert life.values == [b"12345678"]
+
+
+@asynccontextmanager
+async def behind_a_log_that_stands(
+    monkeypatch: pytest.MonkeyPatch, **settings: Any
+) -> AsyncIterator[tuple[Life, httpx.AsyncClient, webhook.WebhookDoor]]:
+    """Run a webhook with room for two bodies of 8 bytes, one of which a step has taken."""
+    doors: list[webhook.WebhookDoor] = []
+
+    class Watched(webhook.WebhookDoor):
+        def __init__(self, source: Webhook) -> None:
+            super().__init__(source)
+            doors.append(self)
+
+    monkeypatch.setattr(webhook, "WebhookDoor", Watched)
+    monkeypatch.setattr(webhook, "HELD_BYTES_MAX", 2 * (8 + webhook.VALUE_BYTES))
+    async with served(**settings) as (life, client):
+        first = asyncio.ensure_future(client.post("/", content=b"1" * 8))
+        await life.first  # type: ignore[attr-defined]
+        yield life, client, doors[0]
+        await first
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    for _ in range(30_000):
+        if holds():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it does not come to hold")
+
+
+async def sent(port: int, body: bytes) -> asyncio.StreamWriter:
+    """Send a whole request; its sender can go before the answer."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    return writer
+
+
+@pytest.mark.parametrize("is_abrupt", [True, False])
+@on_loop
+async def test_a_sender_that_goes_makes_room(
+    monkeypatch: pytest.MonkeyPatch, is_abrupt: bool
+) -> None:
+    async with behind_a_log_that_stands(monkeypatch) as (life, client, door):
+        gone = await sent(int(client.base_url.port or 0), b"2" * 8)
+        await until(lambda: bool(door._queue))
+        assert (await client.post("/", content=b"3")).status_code == 503
+        if is_abrupt:
+            gone.transport.abort()
+        else:
+            gone.close()
+        await until(lambda: not door._queue)
+        third = asyncio.ensure_future(client.post("/", content=b"3" * 8))
+        await life.step()
+        life.commit()
+        assert (await third).status_code == 200
+        assert life.values == [b"1" * 8, b"3" * 8], "it was told nothing, and sends it again"
+
+
+@on_loop
+async def test_what_a_step_has_taken_counts_without_its_sender(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with behind_a_log_that_stands(monkeypatch) as (life, client, door):
+        gone = await sent(int(client.base_url.port or 0), b"2" * 8)
+        await life.step()
+        gone.transport.abort()
+        # It is in memory until the commit, however many senders come and go.
+        for _ in range(3):
+            assert (await client.post("/", content=b"3")).status_code == 503
+        life.commit()
+        assert door._open_bytes == 0
+        assert life.values == [b"1" * 8, b"2" * 8]
+
+
+@on_loop
+async def test_senders_that_are_told_to_come_again_leave_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with behind_a_log_that_stands(monkeypatch, timeout="50ms") as (life, client, door):
+        held = door._open_bytes
+        for _ in range(3):
+            assert (await client.post("/", content=b"2" * 8)).status_code == 503
+            assert (len(door._queue), door._open_bytes) == (0, held)
+        life.commit()
+        assert door._open_bytes == 0
+        assert life.values == [b"1" * 8]
 
 
 async def unfinished(port: int, **headers: str) -> tuple[asyncio.StreamReader, Any]:
