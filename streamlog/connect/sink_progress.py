@@ -285,6 +285,23 @@ class SinkProgress:
         if interrupted is not None and interrupted.until > committed:
             part.ends.append(interrupted.until)
 
+    def resume(self, partition: TopicPartition, committed: int) -> None:
+        """Continue a partition at the target's own offset; what is planned and left out stays.
+
+        Args:
+            partition: the partition.
+            committed: the offset before which the target has everything.
+        """
+        # 1. A commit fails for a record, and names none: the flush is to be written in halves.
+        # 2. The commit may count nevertheless, so the target is asked first. 3. Without the plan,
+        # the whole flush would be written and fail again, for ever.
+        former = self.parts[partition]
+        former.rewind()
+        self.assign(partition, committed)
+        part = self.parts[partition]
+        part.ends.extend(end for end in former.ends if end > committed)
+        part.left_out = {offset for offset in former.left_out if offset >= committed}
+
     def revoke(self, partitions: Collection[TopicPartition]) -> None:
         """Drop partitions, with what is not committed of them."""
         for partition in partitions:
