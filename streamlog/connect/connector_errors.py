@@ -2,7 +2,9 @@
 
 Rule: the class decides. `BadRecord` and `BadRecords` go to the error policy, `Retriable` waits and
 tries again, `Fenced` ends the task without a failure, and any other error fails the task, unless
-the connector lists it as `transient`.
+the connector lists it as `transient`. Unless the policy is `FAIL`, an error of a sink's `write` or
+`commit` that names no record counts as that of some record, which is found by halves; `ConfigError`
+says that none is at fault.
 """
 
 from __future__ import annotations

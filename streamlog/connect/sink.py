@@ -294,6 +294,8 @@ class SinkTask(Generic[KW_contra, VW_contra]):
         Raises:
             BadRecords: some records can't be written; the error policy decides about them.
             Retriable: the target can't take records now.
+            ConfigError: it refuses whatever is written, such as for a missing right: the task
+                fails, and no record goes to the dead letters.
         """
         del batch
         raise TypeError(f"{type(self).__name__} has no method write")

@@ -9,9 +9,10 @@ partition, `commit`. What it does by the sink's effect:
 - appending: the target, then the group's offset.
 
 After a broken connection everything is aborted, and the flush is repeated after a back-off, without
-end. An error that names records (`BadRecords`) gives them to the error policy. One that names none
-is found by halves (`connect/sink_progress`). `Fenced` says that another task has the partitions, so
-the runner drops them.
+end. An error that names records (`BadRecords`) gives them to the error policy. One of `write` or
+`commit` that names none is found by halves (`connect/sink_progress`); one of `begin`, and any
+`ConfigError`, fails the task, since no record is at fault. `Fenced` says that another task has the
+partitions, so the runner drops them.
 
 Rule: calls of a `SinkTask` never overlap, and everything that is not committed can be read again.
 Not done here: the consumer and its group (the owner).
@@ -418,7 +419,7 @@ class SinkRunner:
             # 1. The target's answer to a commit is lost. 2. It may have committed nevertheless.
             # 3. Its own offset says so: what is in memory counts only from there on.
             start = found.get(partition, known[partition].committed)
-            self._progress.assign(partition, start)
+            self._progress.resume(partition, start)
             self.seeks[partition] = start
         self._new.clear()
         self._must_recover = False
@@ -593,8 +594,10 @@ class SinkRunner:
             raise
         except Exception as error:  # noqa: BLE001 - the connector's: `_settle` decides
             self.figures.fail(self._clock.wall_ms())
+            # Before it has begun, the target has seen no record that could be at fault.
+            seen = chunks if self._begun else ()
             await self._abort()
-            await self._settle(error, chunks)
+            await self._settle(error, seen)
             return False
         return True
 

@@ -30,7 +30,7 @@ from streamlog.connect.retries import RecordRetries
 from streamlog.connect_tasks.carried import SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.connect_tasks.sink_task import GroupPosition, SinkRunner, config_of
-from streamlog.errors import ProcessingError
+from streamlog.errors import ConfigError, ProcessingError, StreamlogError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.error_handling import OFFSET
@@ -180,6 +180,29 @@ class TableTask(SinkTask[str, int]):
     async def reset(self, offsets: Mapping[TopicPartition, int | None]) -> None:
         for part in offsets:
             self.target.offsets.pop(part, None)
+
+
+class LateTable(Table, frozen=True, kw_only=True):
+    """A table that looks at its rows when they are committed, as deferred constraints do."""
+
+    def open(self, context: SinkContext) -> SinkTask[str, int]:
+        return LateTask(self.target)
+
+
+class LateTask(TableTask):
+    async def begin(self) -> None:
+        await super().begin()
+        self.has_bad = False
+
+    async def write(self, batch: Batch[str, int]) -> None:
+        assert self.open is not None
+        self.has_bad |= 13 in batch.values
+        self.open += [(batch.partition, record.offset) for record in batch.records]
+
+    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.has_bad:
+            raise ValueError("numeric field overflow")
+        await super().commit(offsets)
 
 
 class Files(Sink[str, int], frozen=True, kw_only=True):
@@ -402,7 +425,7 @@ def test_a_zombie_can_only_finish_the_range_that_its_successor_repeats(
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("kind", [Table, Files, Stream])
+@pytest.mark.parametrize("kind", [Table, LateTable, Files, Stream])
 def test_a_bad_record_is_found_and_set_aside(kind: type[Sink[str, int]]) -> None:
     """One record of a flush can't be written, and the error does not say which one."""
 
@@ -419,6 +442,38 @@ def test_a_bad_record_is_found_and_set_aside(kind: type[Sink[str, int]]) -> None
         assert sorted(letters) == sorted(offset for _, offset in bad)
         assert runner.figures.dead_letters == 2
         assert {batch.topic for batch in group.letters} == {"bad"}
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("kind", [Table, Files, Stream, Printer])
+@pytest.mark.parametrize("call", ["begin", "write"])
+def test_a_target_that_refuses_everything_blames_no_record(
+    kind: type[Sink[str, int]], call: str
+) -> None:
+    """`begin` has seen no record; for `write`, the class of the error says it."""
+    wrong: StreamlogError = ConfigError("wrong password")
+    said = "wrong password"
+    if call == "begin":
+        wrong, said = (
+            ConnectError("wrong password"),
+            "sink 's' failed: ConnectError: wrong password",
+        )
+
+    async def story() -> None:
+        random, clock, target = Random(1), Clock(), Target()
+        group = Group(random, 40)
+
+        def trouble(at: str) -> None:
+            if at == call and target.all_rows:
+                raise wrong
+
+        target.trouble = trouble
+        runner = make(kind, target, group, clock, policy=on_error.dlq("bad"))
+        with pytest.raises(StreamlogError) as caught:
+            await live(runner, group, random, until_done=True)
+        assert str(caught.value) == said
+        assert group.letters == []
 
     asyncio.run(story())
 

@@ -1,5 +1,7 @@
 """MariaDB, without its system tables: everything is allowed, and a start takes half a second.
 
+With them, which takes some seconds more, users and their rights count.
+
 It never waits for the disk, which a killed process needs for nothing, and stops as if it crashed.
 """
 
@@ -10,22 +12,33 @@ from itertools import count
 
 import pymysql
 
-from tests.servers.server_process import ServerProcess
+from tests.servers.server_process import ServerProcess, program
 
 
 class MariaDbServer(ServerProcess):
-    """A MariaDB server; every test makes a database of its own by `create_database`."""
+    """A MariaDB server; every test makes a database of its own by `create_database`.
+
+    Args:
+        has_users: whether it has users with passwords and rights; `root` has no password.
+    """
 
     name = "mariadbd"
     package = "mariadb-server"
     accounts = ("mysql", "nobody")
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_users: bool = False) -> None:
         super().__init__()
+        self.has_users = has_users
         self._databases = count()
 
     def prepare(self) -> None:
-        self.run(["mkdir", str(self.directory / "data")])
+        data = str(self.directory / "data")
+        if not self.has_users:
+            self.run(["mkdir", data])
+            return
+        install = str(program("mariadb-install-db", self.package))
+        options = ["--auth-root-authentication-method=normal", "--skip-test-db"]
+        self.run([install, "--no-defaults", f"--datadir={data}", *options])
 
     def command(self) -> Sequence[str]:
         return [
@@ -36,7 +49,7 @@ class MariaDbServer(ServerProcess):
             f"--pid-file={self.directory / 'pid'}",
             f"--port={self.port}",
             "--bind-address=127.0.0.1",
-            "--skip-grant-tables",
+            *([] if self.has_users else ["--skip-grant-tables"]),
             "--innodb-log-file-size=8M",
             "--innodb-buffer-pool-size=16M",
             "--innodb-flush-log-at-trx-commit=2",

@@ -1,8 +1,9 @@
 """HTTP client: what the poller, the reader of events and the sink have in common.
 
 Rule of the module: the status decides. 408, 425, 429 and 5xx are tried again, not before the time
-that `Retry-After` asks for; any other status but 2xx is the task's failure or a record's. Redirects
-are not followed, as they would carry the token to another server.
+that `Retry-After` asks for; any other status but 2xx is a refusal. For a sink, `BLAMES_CONTENT` are
+about what was sent, and the rest are about its settings, whatever is sent. Redirects are not
+followed, as they would carry the token to another server.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
 
 TRIED_AGAIN = frozenset({408, 425, 429})
+BLAMES_CONTENT = frozenset({400, 409, 413, 422})
+"""Statuses that blame what was sent. 415 is not among them: `content_type` is a setting."""
 RETRY_AFTER_MAX = timedelta(hours=1)
 """The longest wait that a server can ask for."""
 ANSWER_SHOWN = 300
@@ -53,10 +56,21 @@ async def http_client(
 
 @asynccontextmanager
 async def errors_of(url: str) -> AsyncIterator[None]:
-    """Turn httpx's errors of a connection into `Retriable`."""
+    """Turn httpx's errors of a connection into those of the port.
+
+    Raises:
+        Retriable: the server can't be reached, or does not answer.
+        ConfigError: a header can't be sent, such as a token with a line end.
+    """
     try:
         yield
     except httpx.TransportError as error:
+        if isinstance(error, httpx.LocalProtocolError) and "Illegal header" in str(error):
+            # Without the cause, whose text has the header, and so perhaps the token.
+            raise ConfigError(
+                f"{url} can't be asked: token or headers has a character that no header may have, "
+                "such as a line end"
+            ) from None
         raise Retriable(f"{url}: {type(error).__name__}: {error}") from error
 
 
@@ -73,6 +87,25 @@ def check_answer(answer: httpx.Response, now: datetime) -> None:
     if answer.status_code in TRIED_AGAIN or answer.is_server_error:
         raise Retriable(message, after=retry_after(answer, now))
     raise ConnectError(f"{message}: {shown(answer)}")
+
+
+def check_taken(answer: httpx.Response, now: datetime) -> None:
+    """Raise unless the server has taken what was sent.
+
+    Raises:
+        Retriable: the server can't answer now.
+        ConnectError: it blames what was sent.
+        ConfigError: it would refuse anything: the login, the URL or the method is wrong.
+    """
+    try:
+        check_answer(answer, now)
+    except Retriable:
+        raise
+    except ConnectError as error:
+        if answer.status_code in BLAMES_CONTENT:
+            raise
+        said = " ".join(str(error).split())
+        raise ConfigError(f"{said}; look at the URL, the login, the headers and method") from error
 
 
 def shown(answer: httpx.Response) -> str:

@@ -19,7 +19,8 @@ from streamlog.connect import (
     SinkTask,
 )
 from streamlog.connectors.http.http_client import (
-    check_answer,
+    BLAMES_CONTENT,
+    check_taken,
     check_url,
     errors_of,
     http_client,
@@ -28,8 +29,6 @@ from streamlog.connectors.http.http_client import (
 from streamlog.durations import Dur, duration_ms
 
 BODIES = {"record": "application/octet-stream", "ndjson": "application/x-ndjson"}
-BAD_RECORD = frozenset({400, 413, 415, 422})
-"""Statuses that blame what was sent; any other refusal is about the server or the settings."""
 
 
 class HttpSink(Sink[object, object], frozen=True, kw_only=True):
@@ -93,7 +92,13 @@ class HttpSinkTask(SinkTask[object, object]):
         await self._stack.aclose()
 
     async def write(self, batch: Batch[object, object]) -> None:
-        """Send the records of a batch, in order."""
+        """Send the records of a batch, in order.
+
+        Raises:
+            BadRecords: the server blames some of them.
+            Retriable: it can't answer now.
+            ConfigError: it refuses whatever is sent.
+        """
         values = [value for _, value in batch.raw()]
         if self._sink.body == "record":
             await self._send_each(batch, values)
@@ -108,11 +113,11 @@ class HttpSinkTask(SinkTask[object, object]):
                 self._context.count("tombstones")
                 continue
             answer = await self._send(value, f"{topic}-{number}-{record.offset}")
-            if answer.status_code in BAD_RECORD:
+            if answer.status_code in BLAMES_CONTENT:
                 # All bad ones of the batch are found before the others are sent again.
                 why[index] = f"{answer.status_code} {shown(answer)}"
             else:
-                check_answer(answer, self._context.now())
+                check_taken(answer, self._context.now())
         if why:
             raise BadRecords(why)
 
@@ -130,7 +135,7 @@ class HttpSinkTask(SinkTask[object, object]):
             topic, number = batch.partition
             key = f"{topic}-{number}-{batch.first_offset}-{batch.next_offset}"
             # A refusal names no record: the runtime halves the batch until one stands alone.
-            check_answer(await self._send(b"\n".join([*lines, b""]), key), self._context.now())
+            check_taken(await self._send(b"\n".join([*lines, b""]), key), self._context.now())
 
     async def _send(self, body: bytes, key: str) -> httpx.Response:
         sink = self._sink

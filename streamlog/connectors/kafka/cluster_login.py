@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from streamlog.allowed_paths import check_path
+from streamlog.client.producer.refused_records import is_refusal
 from streamlog.connect import ConnectError, Fenced, Retriable, Secret
 from streamlog.errors import (
     AuthenticationFailed,
     ConfigError,
-    MessageTooLarge,
+    LogError,
     NotAuthorized,
     ProducerFenced,
-    RecordsRefused,
     StreamlogError,
 )
 from streamlog.log import Log
@@ -28,6 +28,11 @@ from streamlog.transport.security import Security
 
 SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+
+
+LOST_PRODUCER: Final = frozenset({45, 48, 49, 59})
+"""Kafka's codes by which a cluster no longer knows a producer as it was, and a new one can go on:
+a sequence or a transaction that is out of order, an id that is another's or forgotten."""
 
 
 class SaslLogin(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +140,9 @@ async def errors_of_cluster(where: str) -> AsyncIterator[None]:
     Raises:
         Fenced: a newer task of this sink has taken the partition over.
         Retriable: the cluster can't answer now.
-        ConfigError: the login is refused, or lacks a right.
-        ConnectError: it refuses for good.
+        ConnectionError: the client can't be used any more, and a new one may.
+        ConnectError: the cluster refuses records, and names none.
+        ConfigError: it refuses anything else for good, such as the login, or lacks a right.
     """
     try:
         yield
@@ -146,17 +152,25 @@ async def errors_of_cluster(where: str) -> AsyncIterator[None]:
         raise connector_error(where, error) from error
 
 
-def connector_error(where: str, error: StreamlogError) -> StreamlogError:
+def connector_error(where: str, error: StreamlogError) -> Exception:
     """Return what an error of the client is to the runtime; see `errors_of_cluster`."""
     cause = error.__cause__ if isinstance(error.__cause__, StreamlogError) else error
     text = f"{where}: {error}"
     if isinstance(error, ProducerFenced) or isinstance(cause, ProducerFenced):
         return Fenced(text)
     if isinstance(cause, AuthenticationFailed | NotAuthorized):
-        return ConfigError(text)
+        return ConfigError(f"{text}; look at the login, and at the rights of its user")
     # They blame what was sent, and name no record: the runtime finds it by halves.
-    if isinstance(cause, MessageTooLarge | RecordsRefused):
+    if is_refusal(cause):
         return ConnectError(text)
-    if error.retriable or error.aborts_transaction:
-        return Retriable(text)
-    return ConnectError(text)
+    return Retriable(text) if error.retriable or error.aborts_transaction else _lasting(error, text)
+
+
+def _lasting(error: StreamlogError, text: str) -> Exception:
+    """Return what an error is that neither passes nor blames a record."""
+    cause = error.__cause__ if isinstance(error.__cause__, StreamlogError) else error
+    if not isinstance(cause, LogError):
+        # A commit without an answer, for one: the runtime connects anew, and recovers.
+        return ConnectionError(text) if error.fatal else ConnectError(text)
+    # Else a name, a policy, a timeout that is too long: it refuses whatever is sent.
+    return ConnectionError(text) if cause.code in LOST_PRODUCER else ConfigError(text)

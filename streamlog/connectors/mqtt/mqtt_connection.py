@@ -35,6 +35,9 @@ INFLIGHT_LIMIT = 65_535
 REFUSALS = frozenset({132, 133, 134, 135, 138, 140, 144, 149, 154, 155, 156, 157})
 """Reason codes that no later attempt changes: protocol, client id, login, rights, names of topics,
 sizes, what the broker does not support, and another broker to use."""
+BLAMES_MESSAGE = frozenset({144, 149, 153})
+"""Reason codes that are about one message: the name of its topic, its size, its payload."""
+LOOK_AT = "look at url, user and password, at the user's rights, and at qos and retain"
 TAKEN_OVER = 142
 """Another client has connected with the same client id."""
 
@@ -154,7 +157,7 @@ class MqttConnection:
 
         Raises:
             Retriable: the broker can't be reached, or can't answer now.
-            ConnectError: it refuses.
+            ConfigError: it refuses the client.
         """
         parts, port = split_server_url(self._broker.url, PORTS)
         self.client.connect_timeout = self._broker.timeout_s
@@ -228,8 +231,9 @@ class MqttConnection:
         properties: Properties | None,
     ) -> None:
         if reason.is_failure:
-            kind = ConnectError if reason.value in REFUSALS else Retriable
-            self._fail(kind(f"{self._broker.url} refuses the connection: {reason}"))
+            text = f"{self._broker.url} refuses the connection: {reason}"
+            is_final = reason.value in REFUSALS
+            self._fail(ConfigError(f"{text}; {LOOK_AT}") if is_final else Retriable(text))
             return
         # The library sends as many as it was told before, and the broker would disconnect.
         limit = getattr(properties, "ReceiveMaximum", INFLIGHT_LIMIT)
@@ -257,7 +261,9 @@ class MqttConnection:
         self._ended.set()
         text = f"{self._broker.url}: connection lost: {reason}"
         if reason.value in REFUSALS:
-            self._fail(ConnectError(text))
+            # A message at fault is found by halves; anything else would meet every message.
+            is_of_message = reason.value in BLAMES_MESSAGE
+            self._fail(ConnectError(text) if is_of_message else ConfigError(f"{text}; {LOOK_AT}"))
             return
         # 1. A worker is suspended, and another one takes its task. 2. The broker ends the former
         # connection. 3. Without a pause, the two would end each other's connection in turns.

@@ -29,7 +29,10 @@ from streamlog.connect import (
 )
 from streamlog.connectors.client_tls import ClientTls
 from streamlog.connectors.mqtt.mqtt_connection import (
+    BLAMES_MESSAGE,
     INFLIGHT_LIMIT,
+    LOOK_AT,
+    REFUSALS,
     MqttBroker,
     MqttConnection,
     MqttSession,
@@ -44,6 +47,8 @@ TEXT_BYTES_MAX = 65_535
 """The longest text of the protocol: of a topic, or of a user property."""
 PAYLOAD_BYTES_MAX = 256 * 1024 * 1024 - 1
 """The largest packet of the protocol."""
+QUOTA_EXCEEDED = 151
+"""The reason code of a limit that has been reached for the time being."""
 PUBLISH_OVERHEAD = 1_024
 """What the head of a message may take beside topic, payload and headers."""
 
@@ -133,15 +138,16 @@ class Outgoing:
     def __init__(self) -> None:
         self.published = 0
         self._settled = 0
-        self._refused = ""
+        self._refused: ReasonCode | None = None
         self._changed = threading.Condition()
 
     def settle(self, reason: ReasonCode) -> None:
         """Note an acknowledgement; called in the library's thread."""
         with self._changed:
             self._settled += 1
-            if reason.is_failure and not self._refused:
-                self._refused = str(reason)
+            # A code that blames the settings is raised before one that blames a message.
+            if reason.is_failure and (self._refused is None or _is_final(reason)):
+                self._refused = reason
             self._changed.notify_all()
 
     def wait(self, connection: MqttConnection, url: str, wait_s: float) -> None:
@@ -149,11 +155,15 @@ class Outgoing:
 
         Raises:
             Retriable: the connection is lost, or nothing was acknowledged for `wait_s`.
-            ConnectError: the broker refuses a message.
+            ConnectError: the broker refuses a message for what it is.
+            ConfigError: it refuses any message, such as for a missing right.
         """
         quiet_s = 0.0
         with self._changed:
             while self._settled < self.published:
+                # Mosquitto refuses the first message of several, and drops the connection.
+                if self._refused is not None and connection.failure is not None:
+                    raise _refusal(url, self._refused)
                 # In short waits, as the end of a connection notifies no waiter.
                 connection.check()
                 before = self._settled
@@ -161,8 +171,19 @@ class Outgoing:
                 quiet_s = quiet_s + LOOK_S if self._settled == before else 0.0
                 if quiet_s > wait_s:
                     raise Retriable(f"{url} has acknowledged no message for {wait_s} s")
-        if self._refused:
-            raise ConnectError(f"{url} refuses a message: {self._refused}")
+        if self._refused is not None:
+            raise _refusal(url, self._refused)
+
+
+def _is_final(reason: ReasonCode) -> bool:
+    return reason.value in REFUSALS and reason.value not in BLAMES_MESSAGE
+
+
+def _refusal(url: str, reason: ReasonCode) -> ConnectError | ConfigError:
+    text = f"{url} refuses a message: {reason}"
+    if reason.value == QUOTA_EXCEEDED:
+        return Retriable(text)
+    return ConfigError(f"{text}; {LOOK_AT}") if _is_final(reason) else ConnectError(text)
 
 
 class MqttSinkTask(SinkTask[object, object]):
@@ -284,7 +305,8 @@ class MqttSinkTask(SinkTask[object, object]):
 
         Raises:
             Retriable: the connection is lost, or the broker has not answered.
-            ConnectError: it refuses a message.
+            ConnectError: it refuses a message for what it is.
+            ConfigError: it refuses any message, such as for a missing right.
         """
         del offsets
         connection, sink = self._connection, self._sink

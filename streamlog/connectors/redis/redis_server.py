@@ -5,7 +5,7 @@ Rules of the module:
 - Calls block, and run in a thread. The asynchronous client of the library (8.1) loses cancellations
   now and then, and a task that was cancelled would not end.
 - Nothing is retried here, since a command whose answer is lost may have run. A server that can't
-  answer now is `Retriable`; a refusal (login, permission, type) fails the task.
+  answer now is `Retriable`; one that refuses the login or a command is a `ConfigError`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ TRANSIENT_CODES = frozenset({
     "TRYAGAIN", "UNBLOCKED",
 })  # fmt: skip
 """The codes of answers after which the same command may succeed later."""
+REFUSAL_CODES = frozenset({"NOAUTH", "NOPERM", "WRONGPASS"})
+"""The codes of answers by which a user may not log in, or not run a command."""
 CODE = re.compile(r"""(?:^|\(["'])([A-Z]+) """)
 """The code of an answer. Of a pipeline, it stands in the quotes behind the command's text."""
 
@@ -103,20 +105,27 @@ class RedisServer:
 
         Raises:
             Retriable: the server can't be reached, or can't answer now.
-            ConnectError: it refuses.
+            ConfigError: it refuses the login, or lacks a right for the user.
+            ConnectError: it can't run the command.
         """
         try:
             yield
         except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
-            raise ConnectError(f"{self.url} refuses the login: {error}") from error
+            raise ConfigError(
+                f"{self.url} refuses the login: {error}; look at user and password"
+            ) from error
         except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
             raise Retriable(f"{self.url}: {type(error).__name__}: {error}") from error
         except (exceptions.ReadOnlyError, exceptions.OutOfMemoryError) as error:
             raise Retriable(f"{self.url}: {error}") from error
         except exceptions.RedisError as error:
-            code = CODE.search(str(error))
-            is_transient = code is not None and code[1] in TRANSIENT_CODES
-            kind = Retriable if is_transient else ConnectError
+            found = CODE.search(str(error))
+            code = "" if found is None else found[1]
+            if code in REFUSAL_CODES or isinstance(error, exceptions.NoPermissionError):
+                raise ConfigError(
+                    f"{self.url} refuses the user: {error}; grant the right with ACL SETUSER"
+                ) from error
+            kind = Retriable if code in TRANSIENT_CODES else ConnectError
             raise kind(f"{self.url}: {error}") from error
 
 

@@ -356,6 +356,8 @@ class RedisWriter:
         Raises:
             Fenced: another task has taken over a partition.
             Retriable: the server can't answer, or has another offset than this task has written.
+            ConfigError: the user may not log in, or not write a key.
+            ConnectError: a record's key holds another type.
         """
         claims = []
         for partition, offset in sorted(offsets.items()):
@@ -386,11 +388,13 @@ class RedisWriter:
                     "task has written: the server has lost its last writes"
                 )
             case ["type", key, found]:
-                raise ConnectError(
+                # One key for all records: none of them is at fault.
+                kind = ConnectError if self._shape.key.has_key else ConfigError
+                raise kind(
                     f"key {key!r} holds a {found}, not a {self._shape.type}: delete it, or set key"
                 )
             case ["refused", key, command]:
-                raise ConnectError(
+                raise ConfigError(
                     f"the user may not run {command} on {key!r}: grant it with ACL SETUSER"
                 )
         raise ConnectError(f"{self._server.url} answers the script with {answer}")

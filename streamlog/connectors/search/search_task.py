@@ -20,7 +20,7 @@ from streamlog.connect import (
     SinkTask,
     TopicPartition,
 )
-from streamlog.connectors.http.http_client import check_answer, errors_of
+from streamlog.connectors.http.http_client import check_taken, errors_of
 from streamlog.connectors.search.bulk_actions import (
     BulkAction,
     BulkRules,
@@ -105,7 +105,7 @@ class SearchTask(SinkTask[object, object]):
         Raises:
             BadRecords: records have no document, or the server refuses them.
             Retriable: the server can't take all documents now.
-            ConfigError: the server refuses the index or the login.
+            ConfigError: the server refuses the index, the login, or any request to this URL.
         """
         done = self._done.setdefault(batch.partition, set())
         plan = plan_actions(self._rules, batch)
@@ -182,7 +182,7 @@ class SearchTask(SinkTask[object, object]):
             # The next attempt goes to another node: this one may be down for long.
             self._url = (self._url + 1) % len(self._urls)
             raise
-        check_answer(whole, self._context.now())
+        check_taken(whole, self._context.now())
         return whole.content
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:

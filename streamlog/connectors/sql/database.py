@@ -37,6 +37,11 @@ LOCK_SECONDS = 60
 FETCH_ROWS = 10_000
 
 
+def one_line(error: BaseException) -> str:
+    """Return what a database says; PostgreSQL adds the statement, with a mark below the place."""
+    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip(" ^"))
+
+
 class Database(ABC):
     """A connection to a database, opened by `connect` and closed by `close`.
 
@@ -121,14 +126,32 @@ class Database(ABC):
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Raise `Retriable` for errors of the block that may pass, such as a lost connection."""
+        """Turn errors of the block in which no row is at fault into those of the port.
+
+        Raises:
+            Retriable: the error may pass, such as a lost connection.
+            ConfigError: the database refuses for good, such as a wrong password or a missing right.
+        """
         try:
             yield
-        except (self.errors, sqlalchemy.exc.DBAPIError) as error:
-            cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
-            if cause is not None and self.may_pass(cause):
-                raise Retriable(f"the database: {str(cause).strip()}") from error
+        except self.errors as error:
+            if self.refuses(error):
+                raise ConfigError(self._refusal(error)) from error
+            if self.may_pass(error):
+                raise Retriable(f"the database: {str(error).strip()}") from error
             raise
+        except sqlalchemy.exc.DBAPIError as error:
+            # Of connecting, or of looking at tables: no statement with rows goes this way.
+            cause = error.orig or error
+            if self.may_pass(cause) and not self.refuses(cause):
+                raise Retriable(f"the database: {str(cause).strip()}") from error
+            raise ConfigError(self._refusal(cause)) from error
+
+    def _refusal(self, error: BaseException) -> str:
+        return (
+            f"the database refuses: {one_line(error)}; look at url, user and password, at the "
+            "user's rights, and at the tables"
+        )
 
     def commit_each(self) -> None:  # noqa: B027 - SQLite's driver does
         """Make each statement a transaction of its own, so that a reader leaves none open."""
@@ -149,6 +172,13 @@ class Database(ABC):
     @abstractmethod
     def may_pass(self, error: BaseException) -> bool:
         """Whether the same statement may succeed later: the error is not the record's fault."""
+
+    @abstractmethod
+    def refuses(self, error: BaseException) -> bool:
+        """Whether every row would meet the error until an operator changes something.
+
+        A login, a right, a table or a column is wrong or missing. It is asked before `may_pass`.
+        """
 
     def column_of(self, error: BaseException) -> str | None:
         """Return the column that an error names, or None."""
@@ -233,6 +263,19 @@ class PostgresDatabase(Database):
     """Classes of SQLSTATE: connection, rollback (deadlock), resources, locks, operator, system; and
     of 25, a server that is read-only, such as a standby, and a transaction that was idle too long.
     """
+    _REFUSING: Final = ("0A", "28", "3D", "3F", "42")
+    """Classes of SQLSTATE: what a table does not support, login, database, schema; rights and names
+    of what the statement is about."""
+    _OTHER_ROUTINES: Final = frozenset({"ExecWithCheckOptions", "RevalidateCachedQuery"})
+    """Routines of the server that use codes of these classes for a row that its policy refuses (row
+    level security), and for a statement that was prepared before its table was changed."""
+    _CONNECTION_REFUSED: Final = re.compile(
+        r"authentication failed|no password supplied|no pg_hba\.conf entry|pg_hba\.conf rejects"
+        r'|FATAL:  (?:role|database) "[^"]*" does not exist|is not permitted to log in'
+        r"|permission denied for database|no such (?:user|database)"
+    )
+    """Texts of a connection that is refused for good; libpq gives no SQLSTATE there. A server whose
+    messages are in another language is tried again instead."""
     _column_named = re.compile(
         r'^CONTEXT:  COPY .+, line \d+, column (.+?): |^null value in column "(.+)" of relation',
         re.MULTILINE,
@@ -269,6 +312,15 @@ class PostgresDatabase(Database):
             return isinstance(error, self._driver.InterfaceError)
         state: str | None = getattr(error, "sqlstate", None)
         return state is None or state.startswith(self._PASSING)
+
+    def refuses(self, error: BaseException) -> bool:
+        """Decide by the SQLSTATE; an error without one is of the connection."""
+        state: str | None = getattr(error, "sqlstate", None)
+        if state is None:
+            return self._CONNECTION_REFUSED.search(str(error)) is not None
+        diagnosis: UserObject = getattr(error, "diag", None)
+        routine = getattr(diagnosis, "source_function", None)
+        return state.startswith(self._REFUSING) and routine not in self._OTHER_ROUTINES
 
     def nullable_statement(self, table: str, column: str) -> str:
         """Return the statement that lets a column be null."""
@@ -346,10 +398,18 @@ class MariaDatabase(Database):
     name_type = "VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     _PASSING: Final = {
         *(1040, 1053, 1158, 1159, 1160, 1161, 1205, 1213, 2002, 2003, 2006, 2013),
-        *(1021, 1030, 1114, 1290, 1836),
+        *(1021, 1030, 1114, 1290, 1792, 1836),
+        *(1129, 1203, 1226),
     }
     """Too many connections, shutdown, network, lock wait, deadlock, server gone; disk full, storage
-    engine failed, table full, server read-only."""
+    engine failed, table full, server or session read-only; limits of a host or user."""
+    _REFUSING: Final = frozenset({
+        *(1044, 1045, 1130, 1142, 1143, 1227, 1251, 1370, 1698, 1820, 1862, 3118, 4151),
+        *(1046, 1049, 1051, 1054, 1109, 1146),
+        *(1288, 1347, 1348, 1356, 1449, 1471),
+    })  # fmt: skip
+    """Login, host, rights, locked or expired accounts; a database, table or column that is missing;
+    views that take no rows."""
     _column_named = re.compile(r"[Cc]olumn '(.+?)'|Field '(.+?)'|column .*`\.`(.+?)` at row")
 
     def prepare(self) -> None:
@@ -381,6 +441,10 @@ class MariaDatabase(Database):
             return True
         number = error.args[0] if error.args else None
         return isinstance(error, self._driver.OperationalError) and number in self._PASSING
+
+    def refuses(self, error: BaseException) -> bool:
+        """Decide by the server's number of the error."""
+        return bool(error.args) and error.args[0] in self._REFUSING
 
     def nullable_statement(self, table: str, column: str) -> str:
         """Return the statement that lets a column be null."""
@@ -450,6 +514,16 @@ class SqliteDatabase(Database):
         """Whether another process holds the file, or the disk or its permissions refuse it."""
         name: str = getattr(error, "sqlite_errorname", "")
         return name.removeprefix("SQLITE_").startswith(self._PASSING)
+
+    _REFUSING: Final = ("AUTH", "CORRUPT", "NOTADB", "PERM")
+    _MISSING: Final = re.compile(r"^no such (?:table|column)|^table .+ has no column")
+
+    def refuses(self, error: BaseException) -> bool:
+        """Whether the file is no database, or has no such table or column."""
+        name: str = getattr(error, "sqlite_errorname", "")
+        # Of the general code, a missing name alone: functions on values have it as well.
+        is_missing = name == "SQLITE_ERROR" and self._MISSING.search(str(error)) is not None
+        return is_missing or name.removeprefix("SQLITE_").startswith(self._REFUSING)
 
     def upsert(
         self, table: str, columns: Sequence[str], keys: Sequence[str], rows: Sequence[Row]

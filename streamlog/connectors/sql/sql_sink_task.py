@@ -132,6 +132,7 @@ class SqlWriter:
 
         Raises:
             Retriable: the database can't be reached.
+            ConfigError: it refuses the login, or the user may not create the table.
         """
         with self.database.guarded():
             self.database.connect()
@@ -247,7 +248,8 @@ class SqlWriter:
 
         Raises:
             BadRecords: some records have no row.
-            ConfigError: the table lacks what the records need, and must not be changed.
+            ConfigError: the table lacks what the records need, and must not be changed; or the
+                database refuses the user.
         """
         with self.database.guarded():
             self._write(batch)
@@ -291,7 +293,7 @@ class SqlWriter:
             else:
                 self.database.insert(quoted, run.columns, rows)
         except self.database.errors as error:
-            if self.database.may_pass(error):
+            if self.database.may_pass(error) or self.database.refuses(error):
                 raise
             raise ConnectError(f"table {table}{self._where(error, table)}: {error}") from error
         except OverflowError as error:

@@ -20,7 +20,7 @@ from sqlalchemy.schema import CreateColumn, CreateTable
 from streamlog.connect import Batch, ConnectError, Field
 from streamlog.connect.sink_rows import SchemaPair
 from streamlog.connectors.sql.column_fit import TableFit, fit_of, outgrown, shown_kind
-from streamlog.connectors.sql.database import Database
+from streamlog.connectors.sql.database import Database, one_line
 from streamlog.connectors.sql.row_changes import RowShape, Run
 from streamlog.connectors.sql.table_columns import (
     SqlType,
@@ -229,7 +229,7 @@ class SinkTables:
                 if attempt + 1 < _ATTEMPTS:
                     continue
                 raise ConfigError(
-                    f"table {table} can't be changed to take the records: {str(error).strip()}"
+                    f"table {table} can't be changed to take the records: {one_line(error)}"
                 ) from error
         known = self._look_up(table)
         if known is None or any(name not in known.types for name in run.columns):

@@ -20,7 +20,7 @@ import trustme
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
-from streamlog.connect import Batch, ConnectError, Retriable, Secret, TopicPartition
+from streamlog.connect import Batch, Retriable, Secret, TopicPartition
 from streamlog.connectors.client_tls import ClientTls
 from streamlog.connectors.mqtt import MqttSink, MqttSource
 from streamlog.connectors.mqtt.mqtt_connection import MqttBroker, MqttConnection, MqttSession
@@ -354,7 +354,7 @@ async def test_users_rights_and_tls(tmp_path: Path, name: str) -> None:
 
         async with reading(source("geheim", "allowed/#")) as life:
             await life.step()
-        with pytest.raises(ConnectError, match="Not authorized") as caught:
+        with pytest.raises(ConfigError, match="Not authorized") as caught:
             async with reading(source("falsch", "allowed/#")) as life:
                 await life.step()
         assert "falsch" not in str(caught.value)
@@ -368,7 +368,7 @@ async def test_users_rights_and_tls(tmp_path: Path, name: str) -> None:
         async with writing(sink) as task:
             await task.begin()
             await task.write(Batch(TopicPartition("t", 0), records, next_offset=1))
-            with pytest.raises(ConnectError, match="refuses a message: Not authorized"):
+            with pytest.raises(ConfigError, match="refuses a message: Not authorized"):
                 await task.commit({})
 
 
