@@ -73,10 +73,13 @@ async def needed_acls(service: RestPort, name: str, *, is_new_cluster: bool) -> 
     if not is_new_cluster:
         there = {topic.name for topic in await service.log.admin().list_topics()}
     acls, notes = [*_of_workers(service, there)], []
+    letters = connector.policy.dlq_topic(name)
     if isinstance(connector, SinkConnector):
         acls += _of_sink(service, connector, there)
     else:
-        topics, prefix = _topics_of(service, connector)
+        known, prefix = _topics_of(service, connector)
+        # A source has noted the topic of its dead letters as well.
+        topics = {*known} - {letters}
         acls += _of_source(service, connector, topics, there)
         if prefix:
             acls.append(_on_topic(prefix, "write", "create", why="its topics", pattern="prefixed"))
@@ -85,7 +88,7 @@ async def needed_acls(service: RestPort, name: str, *, is_new_cluster: bool) -> 
                 f"the records of {name} name their topics, and none is written yet: give WRITE and "
                 "CREATE on them, or ask again once it has written"
             )
-    if (letters := connector.policy.dlq_topic(name)) is not None:
+    if letters is not None:
         acls.append(_created(letters, there, "write", why="its dead letters"))
     if service.is_declared:
         notes.append("the streams, tables and agents of the app need more: docs/security.md")

@@ -163,6 +163,8 @@ def test_a_state_holds_over_restarts_until_it_is_changed(tmp_path: Path) -> None
             await client.until_state("in", "RUNNING", 2)
             await client.until_state("out", "RUNNING", 2)
             assert await client.ask("GET", "/connectors") == (200, ["in", "out"])
+            for name in ("in", "out"):
+                await names_what_an_authorizer_has_to_allow(client, name)
             assert (await client.ask("PUT", "/connectors/in/pause"))[0] == 202
             await client.until_state("in", "PAUSED", 2)
             assert (await client.ask("PUT", "/connectors/out/stop"))[0] == 204
@@ -186,6 +188,27 @@ def test_a_state_holds_over_restarts_until_it_is_changed(tmp_path: Path) -> None
         assert len(after) == len({*after})
 
     asyncio.run(story())
+
+
+async def names_what_an_authorizer_has_to_allow(client: Client, name: str) -> None:
+    of_source = {("topic", "numbers", "write", "create")}
+    of_sink = {
+        ("group", "shop-out", "read"),
+        ("group", "shop-out", "delete"),
+        ("topic", "numbers", "read", "create"),
+    }
+    _, found = await client.ask("GET", f"/connectors/{name}/acls?newCluster=true")
+    assert {
+        (each["resource_type"], each["name"], *each["operations"]) for each in found["acls"]
+    } == {
+        ("group", "shop", "read"),
+        *(
+            ("topic", f"shop-connect-{topic}", "read", "write", "create")
+            for topic in ("configs", "offsets", "status")
+        ),
+        ("transactional-id", "shop-", "write"),
+        *(of_source if name == "in" else of_sink),
+    }
 
 
 async def has(holds: Callable[[], bool]) -> bool:
