@@ -8,6 +8,7 @@ of one record (a row's policy, a status 422) is left to the queue, and the other
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -258,6 +259,16 @@ async def test_a_row_that_a_policy_of_the_table_refuses_is_a_dead_letter(shop: S
 
 
 @on_loop
+async def test_a_row_that_is_refused_at_the_commit_is_a_dead_letter(shop: Shop) -> None:
+    shop.run("ALTER TABLE orders ADD UNIQUE (n) DEFERRABLE INITIALLY DEFERRED")
+    async with running(shop.sink()) as found:
+        await found.carry([1, 2, 2, 4])
+        assert found.letters == [2]
+    url = shop.server.url(shop.name)
+    assert rows(url, "SELECT n FROM orders ORDER BY n") == [(1,), (2,), (4,)]
+
+
+@on_loop
 async def test_mariadb_that_refuses(mariadb: MariaDbServer) -> None:
     url = mariadb.url(mariadb.create_database())
     run(url, "CREATE TABLE orders (n INT)")
@@ -491,6 +502,23 @@ async def test_a_cluster_that_refuses_the_name_of_a_topic(tmp_path: Path) -> Non
         )
         text = await refusal_of(sink, at_start=True)
     assert re.search("orders of ours", text)
+
+
+@on_loop
+async def test_a_record_that_a_cluster_refuses_is_a_dead_letter(tmp_path: Path) -> None:
+    """It is larger than the topic takes, and the commit of the transaction says so."""
+    async with other_cluster(tmp_path) as cluster:
+        small = NewTopic("orders", 1, configs={"max.message.bytes": "200"})
+        await cluster.log.admin().create_topics([small])
+        sink = KafkaClusterSink(bootstrap_servers=cluster.address, transactional_id="sink")
+        async with running(sink) as found:
+            await found.carry([1, 2, 10**200, 4])
+            assert found.letters == [2]
+        assert [json.loads(row.value or b"") for row in await cluster.read("orders")] == [
+            {"n": 1},
+            {"n": 2},
+            {"n": 4},
+        ]
 
 
 @on_loop
