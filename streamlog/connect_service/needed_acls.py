@@ -91,7 +91,9 @@ async def needed_acls(service: RestPort, name: str, *, is_new_cluster: bool) -> 
     if letters is not None:
         acls.append(_created(letters, there, "write", why="its dead letters"))
     if service.is_declared:
-        notes.append("the streams, tables and agents of the app need more: docs/security.md")
+        notes.append(
+            "topics of streams, tables and agents of the app are not listed: docs/security.md"
+        )
     return NeededAcls(group=service.group_id, acls=acls, notes=notes)
 
 
@@ -104,7 +106,12 @@ def _of_workers(service: RestPort, there: Collection[str]) -> Iterator[NeededAcl
         why="the workers' group",
     )
     for topic, why in service.own_topics.items():
-        yield _created(topic, there, "read", "write", why=why, scope="worker")
+        if service.is_declared:
+            # A worker compares the settings of the app's topics with those that it wants.
+            operations = ("read", "write", "create", "describe_configs")
+            yield _on_topic(topic, *operations, why=why, scope="worker", pattern="prefixed")
+        else:
+            yield _created(topic, there, "read", "write", why=why, scope="worker")
     if service.shared_ids:
         yield NeededAcl(
             scope="worker",

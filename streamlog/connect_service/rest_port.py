@@ -105,7 +105,10 @@ class RestPort(Protocol):
 
     @property
     def own_topics(self) -> Mapping[str, str]:
-        """The topics that all workers read and write, and what they hold."""
+        """The topics that all workers read and write, and what they hold.
+
+        In an app, what the names of these topics begin with.
+        """
 
     @property
     def shared_ids(self) -> str:

@@ -254,9 +254,8 @@ class AppHerder:
 
     @property
     def own_topics(self) -> Mapping[str, str]:
-        """The topics of the app's connectors, and what they hold."""
-        offsets = {self.offsets_topic: "offsets of sources"} if self.has_sources else {}
-        return {self.configs_topic: "states", **offsets, self._status_topic: "statuses"}
+        """What the names of the app's own topics begin with, those of connectors included."""
+        return {f"{self._program.app_id}-": "the app's own topics"}
 
     @property
     def shared_ids(self) -> str:
