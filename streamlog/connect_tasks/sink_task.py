@@ -191,7 +191,7 @@ class SinkRunner:
         """Whether the target's commit, or the range before it, has begun."""
 
     def wanted(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the partitions whose owner may bring records now.
+        """Return those of the partitions whose records the owner may bring now.
 
         None while the target does not answer or is behind; only one while that one has a range to
         repeat.

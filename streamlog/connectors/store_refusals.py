@@ -17,8 +17,8 @@ from typing import Final
 _STATUS: Final = re.compile(r"(?:non-2xx status code: |\(HTTP status )(\d{3})\b")
 _REFUSALS: Final = range(300, 500)
 _PASSING: Final = frozenset({404, 408, 409, 412, 425, 429})
-"""Statuses below 500 of which no setting is the cause, or which other errors stand for: a missing
-object, a conflict, a request that was too slow or one too many."""
+"""Statuses below 500 that do not blame the settings: a missing object, a conflict, a request that
+was too slow, or one too many. A missing bucket has an error of its own (`_NO_BUCKET`)."""
 _OVERLOADED: Final = frozenset({429, *range(500, 600)})
 _NO_BUCKET: Final = re.compile(
     r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|ContainerNotFound|container does not exist"

@@ -193,7 +193,7 @@ async def printed(directory: Path) -> list[list[str]]:
             assert status == 201, body
         texts = [await described(client, name, *options) for name in ("in", "out")]
     Kept.numbers.clear()
-    assert f"# {USER}, as whom the workers of connect-cluster log in" in texts[0]
+    assert f"# {USER}, the principal of the workers of connect-cluster" in texts[0]
     return [*dict.fromkeys(map(tuple, commands_of("\n".join(texts))))]  # type: ignore[arg-type]
 
 

@@ -208,7 +208,7 @@ def describe(
         typer.Option(
             "--principal",
             metavar="PRINCIPAL",
-            help="With --acls: as whom the workers log in to the cluster.",
+            help="With --acls: the principal that the workers have on the cluster.",
         ),
     ] = PRINCIPAL_DEFAULT,
     new_cluster: Annotated[
@@ -267,8 +267,8 @@ def _needed_acls(url: str, path: str, *, is_new_cluster: bool) -> dict[str, Any]
 def _print_acls(name: str, principal: str, needed: dict[str, Any]) -> None:
     """Print the commands for the workers, then those for the connector."""
     heads = {
-        "worker": f"# {principal}, as whom the workers of {needed['group']} log in: for every"
-        " connector, once",
+        "worker": f"# {principal}, the principal of the workers of {needed['group']}: once for"
+        " all connectors",
         "connector": f"# {principal} as well, as connectors have no login of their own: for {name}",
     }
     for scope, head in heads.items():

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import socket
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -219,7 +219,9 @@ class WebhookDoor:
         secret = source.signature_secret
         self._secret = None if secret is None else secret.reveal().encode()
         self._arrived = asyncio.Event()
-        self._queue: deque[Delivery] = deque()
+        self._queue: OrderedDict[Delivery, None] = OrderedDict()
+        """Requests that no step has taken, oldest first. A thousand senders may leave at once, so
+        one in the middle has to be removed without a search."""
         self._open: set[Delivery] = set()
         self._open_bytes = self._arriving_bytes = 0
         self._timeout_s = duration_ms(source.timeout) / 1000
@@ -236,7 +238,7 @@ class WebhookDoor:
             await self._arrived.wait()
         taken, size = list[Delivery](), 0
         while self._queue and len(taken) < TAKEN_MAX and size < TAKEN_BYTES:
-            taken.append(self._queue.popleft())
+            taken.append(self._queue.popitem(last=False)[0])
             taken[-1].is_taken = True
             size += taken[-1].size
         return taken
@@ -257,7 +259,7 @@ class WebhookDoor:
     def _leave(self, delivery: Delivery) -> None:
         """Drop a request whose sender does not wait any more, unless a step has its records."""
         if not delivery.is_taken and delivery in self._open:
-            self._queue.remove(delivery)
+            del self._queue[delivery]
             self.settle([delivery], counts=False)
 
     def close(self) -> None:
@@ -311,7 +313,7 @@ class WebhookDoor:
             return _try_again()
         self._open.add(delivery)
         self._open_bytes += delivery.size
-        self._queue.append(delivery)
+        self._queue[delivery] = None
         self._arrived.set()
         request.scope[ON_DISCONNECT] = partial(self._leave, delivery)
         try:

@@ -82,7 +82,7 @@ class ProtobufForm:
         """Return a name as it is written."""
         return scrub_name(name) if self.scrubs_names else name
 
-    def may_be_null(self, schema: Schema) -> bool:
+    def is_wrapped(self, schema: Schema) -> bool:
         """Return whether a scalar is written as a wrapper."""
         return self.uses_wrappers and schema.optional
 

@@ -213,7 +213,7 @@ class _Message:
         scalar = schema.parameter(NUMBER_TYPE) or _SCALARS[schema.kind]
         if scalar not in _WRAPPERS or scalar[-2:] not in _NUMBER_TYPES:
             scalar = _SCALARS[schema.kind]
-        if self.file.form.may_be_null(schema):
+        if self.file.form.is_wrapped(schema):
             return self.file.message_type(f"google.protobuf.{_WRAPPERS[scalar]}")
         return scalar
 
