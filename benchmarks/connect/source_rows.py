@@ -8,9 +8,10 @@ import resource
 import shutil
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from time import perf_counter
-from timeit import timeit
+from time import perf_counter, process_time
+from timeit import repeat
 
 import psycopg
 
@@ -185,7 +186,9 @@ async def syslog(lab: Lab) -> AsyncIterator[Reading]:
     now = datetime.now(UTC)
     for name, message in SYSLOG_FORMS.items():
         number = 20_000
-        took_s = timeit(lambda m=message: parse_syslog(m, now=now), number=number)  # type: ignore[misc]
+        parse = partial(parse_syslog, message, now=now)
+        # CPU time, and the least of several: what else the machine does is none of it.
+        took_s = min(repeat(parse, number=number, timer=process_time))
         yield Reading(f"parse, {name}", took_s / number * 1e6, "us", bar=3, digits=2)
     address = lab.free_address()
     part = await lab.create_topic(lab.name("syslog"))

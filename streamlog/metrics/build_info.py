@@ -23,6 +23,7 @@ HOT_MODULES = (
     "streamlog.records.arrow",
     "streamlog.connect.arrow_columns.value_buffers",
     "streamlog.connectors.postgres_cdc.row_reader",
+    "streamlog.connectors.syslog.bsd_message_scan",
     "streamlog.connectors.syslog.message_scan",
     "streamlog.protocol.produce_runs",
     "streamlog.broker.request_metrics",

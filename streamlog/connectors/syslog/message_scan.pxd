@@ -25,4 +25,5 @@ cdef Py_ssize_t _scan_parameters(bytes message, Py_ssize_t at, dict found) excep
 @cython.locals(data="const unsigned char*", size=cython.Py_ssize_t)
 cdef Py_ssize_t _name_end(bytes message, Py_ssize_t at) noexcept
 
+@cython.locals(data="const char*")
 cdef str _decoded(bytes message, Py_ssize_t start, Py_ssize_t end)

@@ -105,4 +105,5 @@ def _name_end(message: bytes, at: int) -> int:
 
 
 def _decoded(message: bytes, start: int, end: int) -> str:
-    return message[start:end].decode("utf-8", "replace")
+    data = message
+    return data[start:end].decode("utf-8", "replace")

@@ -14,6 +14,7 @@ from types import FunctionType
 
 import msgspec
 
+from streamlog.connectors.syslog.bsd_message_scan import ScannedBsdMessage, scan_bsd_message
 from streamlog.connectors.syslog.message_scan import ScannedMessage, scan_message
 
 FACILITIES = (
@@ -35,8 +36,9 @@ _RFC_5424 = re.compile(
     rf'(-|(?:\[[^\]"]*+(?:{_QUOTED}[^\]"]*+)*+\])++)(?: (.*))?',
     re.ASCII | re.DOTALL,
 )
-_IS_SCAN_COMPILED = not isinstance(scan_message, FunctionType)
-"""Interpreted, the scan takes longer than the expressions, which find equal parts."""
+_IS_COMPILED = not isinstance(scan_message, FunctionType)
+_IS_BSD_COMPILED = not isinstance(scan_bsd_message, FunctionType)
+"""Interpreted, a scan takes longer than the expressions, which find equal parts."""
 # Everything but the priority is optional: devices leave out the time, the host, or both.
 _RFC_3164 = re.compile(
     rb"<(\d{1,3})>"
@@ -86,14 +88,15 @@ def parse_syslog(message: bytes, *, now: datetime, zone: tzinfo = UTC) -> Syslog
         now: the time of its arrival, which gives RFC 3164's times their year.
         zone: the time zone of times without one (RFC 3164).
     """
+    if _IS_COMPILED and (usual := scan_message(message)) is not None:
+        return _message_5424(*usual)
+    if _IS_BSD_COMPILED and (scanned := scan_bsd_message(message)) is not None:
+        return _message_3164(scanned, now, zone)
     # RFC 5424 first: its version "1" would be the tag of a message of RFC 3164.
-    if _MARK_5424 in message[:_MARK_5424_END]:
-        scanned = (scan_message(message) if _IS_SCAN_COMPILED else None) or _matched(message)
-        if scanned is not None:
-            return _message_5424(*scanned)
-    found = _RFC_3164.fullmatch(message)
-    if found is not None and (priority := int(found[1])) < len(PRIORITIES):
-        return _parse_3164(priority, found, now, zone)
+    if _MARK_5424 in message[:_MARK_5424_END] and (rare := _matched(message)) is not None:
+        return _message_5424(*rare)
+    if (matched := _matched_bsd(message)) is not None:
+        return _message_3164(matched, now, zone)
     facility, severity = PRIORITIES[USER_NOTICE]
     return SyslogMessage(facility, severity, text=_text(message).rstrip("\n"))
 
@@ -106,6 +109,16 @@ def _matched(message: bytes) -> ScannedMessage | None:
     *fields, data, text = found.groups()[1:]
     named = [None if field == "-" else field for field in fields]
     return priority, named, {} if data == "-" else _elements(data), text or ""
+
+
+def _matched_bsd(message: bytes) -> ScannedBsdMessage | None:
+    """Return the parts of a message of RFC 3164; None if it has no priority."""
+    found = _RFC_3164.fullmatch(message)
+    if found is None or (priority := int(found[1])) >= len(PRIORITIES):
+        return None
+    _, *fields, text = found.groups()
+    time, host, app, process_id = (None if each is None else _text(each) for each in fields)
+    return priority, time, host, app, process_id, _text(text)
 
 
 def _message_5424(
@@ -126,24 +139,14 @@ def _message_5424(
     )
 
 
-def _parse_3164(
-    priority: int, found: re.Match[bytes], now: datetime, zone: tzinfo
-) -> SyslogMessage:
-    _, time, host, app, process_id, text = found.groups()
+def _message_3164(scanned: ScannedBsdMessage, now: datetime, zone: tzinfo) -> SyslogMessage:
+    priority, time, host, app, process_id, text = scanned
     facility, severity = PRIORITIES[priority]
     moment = None
     if time is not None:
-        is_iso = time[:1].isdigit()
-        moment = _iso_time(_text(time), zone) if is_iso else _short_time(time, now.date(), zone)
-    return SyslogMessage(
-        facility,
-        severity,
-        moment,
-        None if host is None else _text(host),
-        None if app is None else _text(app),
-        None if process_id is None else _text(process_id),
-        text=_text(text).rstrip("\n"),
-    )
+        is_iso = time[0].isdigit()
+        moment = _iso_time(time, zone) if is_iso else _short_time(time, now.date(), zone)
+    return SyslogMessage(facility, severity, moment, host, app, process_id, text=text.rstrip("\n"))
 
 
 def _text(data: bytes) -> str:
@@ -159,13 +162,13 @@ def _iso_time(text: str, zone: tzinfo) -> datetime | None:
 
 
 @lru_cache(maxsize=1_024)
-def _short_time(data: bytes, today: date, zone: tzinfo) -> datetime | None:
+def _short_time(text: str, today: date, zone: tzinfo) -> datetime | None:
     """Return a time without a year, in the year in which it is nearest to today.
 
     A message of December 31 that arrives on January 1 is a day old, not 364 days early. Many
     messages have the same second, so results are kept.
     """
-    month, day, clock = data.decode().split()
+    month, day, clock = text.split()
     hour, minute, second = map(int, clock.split(":"))
     for year in (today.year, today.year - 1, today.year + 1):
         try:

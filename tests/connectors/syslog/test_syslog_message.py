@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.connectors.syslog import syslog_message
+from streamlog.connectors.syslog.bsd_message_scan import scan_bsd_message
 from streamlog.connectors.syslog.message_scan import scan_message
-from streamlog.connectors.syslog.syslog_message import SyslogMessage, _matched, parse_syslog
+from streamlog.connectors.syslog.syslog_message import (
+    SyslogMessage,
+    _matched,
+    _matched_bsd,
+    parse_syslog,
+)
 
 NOW = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
 
@@ -189,12 +195,65 @@ def test_messages_are_read_as_step_by_step(head: str, rest: str) -> None:
     assert _matched((head + rest).encode()) == plain(head + rest)
 
 
-def test_a_scan_is_compiled_or_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    message = b'<13>1 - host app - - [a x="1"] text'
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'<13>1 - host app - - [a x="1"] text',
+        b'<13>1 - host app - - [a x="\\"1"] text',
+        b"<13>Jan  1 00:14:15 host app[7]: text",
+        b"<13>1 no syslog of 2009",
+        b"none",
+    ],
+)
+def test_a_scan_is_compiled_or_passed_over(message: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    for flag in ("_IS_COMPILED", "_IS_BSD_COMPILED"):
+        monkeypatch.setattr(syslog_message, flag, True)
     found = parse(message)
-    monkeypatch.setattr(syslog_message, "_IS_SCAN_COMPILED", False)
-    monkeypatch.setattr(syslog_message, "scan_message", None)
+    for flag, scan in (("_IS_COMPILED", "scan_message"), ("_IS_BSD_COMPILED", "scan_bsd_message")):
+        monkeypatch.setattr(syslog_message, flag, False)
+        monkeypatch.setattr(syslog_message, scan, None)
     assert parse(message) == found
+
+
+bsd_pieces = st.sampled_from([
+    *("Jan  1 00:14:15", "Oct 11 22:14:15", "Xyz 99 99:99:99", "Oct 11 22:14:1", "oct 11 22:14:15"),
+    *("2026-01-02T03:04:05Z", "2026-01-02T", "2026-01-02 03:04:05", "2026-1-02T3"),
+    *("host", "app", "app[7]", "[7]", "[", "]", "[[", ":", ": ", " ", "  ", "\t", "\n", "<", ">"),
+    *("a" * 47, "a" * 48, "a" * 49, "1", "1 ", "\x1c", "\x85", "\u00e4", "\u2028", "\ud800", "\0"),
+])  # fmt: skip
+
+
+@given(
+    st.sampled_from(
+        ["<13>", "<191>", "<192>", "<1>", "<>", "<0013>", "<013>", "<13", "13>", "<a>", "", "<1>1"]
+    ),
+    st.lists(bsd_pieces, max_size=10).map("".join),
+    st.integers(0, 20),
+)
+def test_messages_of_rfc_3164_are_scanned_as_they_are_matched(
+    head: str, rest: str, cut: int
+) -> None:
+    message = (head + rest).encode(errors="surrogatepass")
+    for each in (message, message[: len(message) - cut], message[:cut]):
+        scanned, matched = scan_bsd_message(each), _matched_bsd(each)
+        # Of RFC 5424 by its version: whether it is, the expressions tell first.
+        assert scanned == (None if re.match(rb"<\d+>1 ", each) else matched)
+
+
+@given(
+    st.sampled_from(["Jan  1 00:14:15", "2026-01-02T03:04:05Z", None]),
+    st.sampled_from(["web-1", "10.0.0.1", "fe80::1", None]),
+    st.sampled_from(["su", "postfix/smtpd", "%ASA-6-302013", "CRON"]),
+    st.sampled_from(["7", "x-1", None]),
+    st.text("abc :[]<>=\u00e4", max_size=12).filter(lambda text: not text.startswith(" ")),
+)
+def test_parts_of_rfc_3164_are_found_again(
+    time: str | None, host: str | None, app: str, process: str | None, text: str
+) -> None:
+    host = host if time else None
+    before = "".join(f"{each} " for each in (time, host) if each is not None)
+    message = f"<34>{before}{app}{f'[{process}]' if process else ''}: {text}".encode()
+    assert scan_bsd_message(message) == (34, time, host, app, process, text)
 
 
 HEADS = st.lists(
