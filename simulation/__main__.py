@@ -15,9 +15,12 @@ from simulation.levels import LEVELS
 from simulation.life import Life
 from simulation.report import Summary, conditions
 from streamlog.cli.session import collect_rarely
+from streamlog.clock import SystemClock
 
 CHUNK = 5
 """Seeds that a process takes at a time."""
+PROGRESS_MS = 10_000
+"""How often a run of many lives tells how far it is: one that is stopped leaves its count."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,16 +34,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = (
         [given.seed] if given.seed is not None else range(given.first, given.first + given.seeds)
     )
-    summaries = []
+    summaries, clock = [], SystemClock()
     for name in names:
-        summary = Summary(name)
+        summary, told_ms = Summary(name), clock.now_ms()
         for life in _lives(name, seeds, given.jobs):
             summary.add(life)
             if life.violations:
                 print(f"{name}: seed {life.seed} violates: {life.violations[0]}", flush=True)
+            if clock.now_ms() - told_ms >= PROGRESS_MS:
+                told_ms = clock.now_ms()
+                print(summary.progress(len(seeds)), flush=True)
         print(*summary.lines(), sep="\n", flush=True)
         if given.seed is not None:
-            print("  trace", *(life.trace for life in summary.bad or [_live(name, given.seed)]))
+            print("  trace", summary.trace)
         summaries.append(summary)
     if given.report is not None:
         facts = conditions({"first": seeds[0], "count": len(seeds)})

@@ -27,14 +27,21 @@ class Summary:
     events: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     bad: list[Life] = field(default_factory=list)
+    trace: str = ""
+    """That of the last life."""
 
     def add(self, life: Life) -> None:
         """One more."""
         self.lives += 1
+        self.trace = life.trace
         self.events += life.events
         self.counts.update(life.counts)
         if life.violations:
             self.bad.append(life)
+
+    def progress(self, of: int) -> str:
+        """How far a run of so many lives is, in a line."""
+        return f"{self.level}: {self.lives} of {of} lives so far, {len(self.bad)} with violations"
 
     def lines(self) -> Iterable[str]:
         """For a reader."""

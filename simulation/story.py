@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
+from unittest.mock import patch
 
 from simulation.checkers import check
 from simulation.clients import SimulatedLog
@@ -27,6 +29,7 @@ from simulation.network import Network
 from simulation.node import Lines, Node
 from simulation.process import Process
 from simulation.trouble import Trouble
+from streamlog import repeated
 
 CLIENTS: Final = ("c1", "c2", "c3")
 LATENCIES_S: Final = (0.0001, 0.0005, 0.002, 0.03)
@@ -241,8 +244,11 @@ def lived(seed: int, plan: Plan, setting: Setting) -> tuple[Lived[Living] | None
     propagates, logger.propagate = logger.propagate, False
     silence = logging.NullHandler()
     logger.addHandler(silence)  # What killed programs say while they are cleared away.
+    repeated.forget()  # Else the life would not tell what an earlier one has told.
     try:
-        life = live(story, seed, until_s=setting.life_s)
+        # The interval is of the real clock.
+        with patch.object(repeated, "INTERVAL_S", math.inf):
+            life = live(story, seed, until_s=setting.life_s)
     except TimeoutError:
         return None, [*stories[0].violations, f"stuck: {''.join(places_left)}"]
     finally:

@@ -32,10 +32,11 @@ from streamlog.connect import (
     TopicPartition,
 )
 
-PARTS: Final = 4
-BORN_S: Final = (0.0, 0.0, 6.0, 14.0)
+BORN_S: Final = (0.0, 0.0, 5.0, 7.0, 15.0)
 """When each part begins to exist, so that parts are dealt again while rows are read."""
-PART_ROWS: Final = 400
+ROWS: Final = (300, 600, 100, 400, 200)
+"""The rows of each part. Once all of them are committed it exists no more, so that parts that are
+read move from one task to another."""
 READ_ROWS_MAX: Final = 6
 REFUSED_SHARE: Final = 0.03
 """Of the calls of a target fail for a moment."""
@@ -55,13 +56,17 @@ class Outside:
         self.time_s = time_s
         self.counts: Counter[str] = Counter()
         self.violations: list[str] = []
-        self.forgotten = [0] * PARTS
+        self.forgotten = [0] * len(ROWS)
         """The rows of each part that the origin no longer has."""
         self.table: list[str] = []
         self.table_offsets: dict[TopicPartition, int] = {}
         self.epochs: Counter[TopicPartition] = Counter()
         self.files: dict[str, list[str]] = {}
         self.lines: list[str] = []
+        self._expected = Counter(
+            row_of(part, number) for part, rows in enumerate(ROWS) for number in range(rows)
+        )
+        self._is_healed = False
 
     def __repr__(self) -> str:
         # It stands in the settings of sinks, and so in the configuration of their ranges.
@@ -70,13 +75,16 @@ class Outside:
     @property
     def expected(self) -> Counter[str]:
         """Every row, once."""
-        return Counter(row_of(part, number) for part in range(PARTS) for number in range(PART_ROWS))
+        return self._expected
 
     @property
     def is_complete(self) -> bool:
         """Whether every target has every row at least once."""
-        rows = self.expected.keys()
-        return all(len({*found}) >= len(rows) for found in (self.table, self.file_rows, self.lines))
+        total = len(self._expected)
+        return all(
+            len(found) >= total and len({*found}) >= total
+            for found in (self.table, self.file_rows, self.lines)
+        )
 
     @property
     def file_rows(self) -> list[str]:
@@ -103,14 +111,18 @@ class Outside:
             found.append(f"twice: {where} has {len(more)} rows too often, as {min(more)}")
         return found
 
+    def heal(self) -> None:
+        """From now on, calls are quick and none is refused: what is left to carry comes soon."""
+        self._is_healed = True
+
     async def call(self) -> None:
         """The way to the outside, or back."""
-        await asyncio.sleep(self.chance.choice(CALL_S))
+        await asyncio.sleep(CALL_S[0] if self._is_healed else self.chance.choice(CALL_S))
 
     async def try_to_call(self) -> None:
         """The way there; now and then it is refused."""
         await self.call()
-        if self.chance.random() < REFUSED_SHARE:
+        if not self._is_healed and self.chance.random() < REFUSED_SHARE:
             self.counts["refused by a target"] += 1
             raise Retriable("the target refuses for a moment")
 
@@ -122,9 +134,13 @@ class Origin(Source[str, str], frozen=True, kw_only=True):
 
     async def partitions(self, context: SourceContext) -> list[SourcePartition]:
         """See `Source`."""
-        await self.outside.call()
-        now_s = self.outside.time_s()
-        return [{"part": number} for number in range(PARTS) if BORN_S[number] <= now_s]
+        outside = self.outside
+        await outside.call()
+        return [
+            {"part": part}
+            for part, (born_s, rows) in enumerate(zip(BORN_S, ROWS, strict=True))
+            if born_s <= outside.time_s() and outside.forgotten[part] < rows
+        ]
 
     async def read(
         self, partition: SourcePartition, offset: SourceOffset | None, context: SourceContext
@@ -132,14 +148,15 @@ class Origin(Source[str, str], frozen=True, kw_only=True):
         """See `Source`."""
         outside, part = self.outside, int(str(partition["part"]))
         at = 0 if offset is None else int(str(offset["at"]))
+        outside.counts["parts begun"] += 1
         await outside.call()
         if at < outside.forgotten[part]:
             outside.violations.append(
                 f"lost: part {part} is read from {at}, and is forgotten up to "
                 f"{outside.forgotten[part]}"
             )
-        while at < PART_ROWS:
-            end = min(at + outside.chance.randint(1, READ_ROWS_MAX), PART_ROWS)
+        while at < ROWS[part]:
+            end = min(at + outside.chance.randint(1, READ_ROWS_MAX), ROWS[part])
             rows = [row_of(part, number) for number in range(at, end)]
             yield Read(
                 [context.record(row, key=row) for row in rows],

@@ -43,6 +43,8 @@ OF_WORKERS: Final = ("worker kill", "worker trap", "worker pause", "worker stop"
 last beyond its session."""
 TRAP_STEPS_MAX: Final = 60
 TOPIC: Final = "rows"
+NOWHERE: Final = "/proc/nowhere"
+"""The directory of the workers' state: there is none, and nobody can make it."""
 PARTITIONS: Final = 2
 SESSION_MS: Final = 4_000
 HEARTBEAT_MS: Final = 700
@@ -235,6 +237,7 @@ class ConnectWorld:
 
     def _heal(self) -> None:
         self._trouble.heal()
+        self.outside.heal()
         for host in self._hosts:
             host.resume()
             host.trap(0)
@@ -303,6 +306,31 @@ class _Engine:
         self.is_closed = True
 
 
+class _Identity:
+    """The name of a machine's worker: the one slot of its directory is free after each kill."""
+
+    def __init__(self, app_id: str, _: str) -> None:
+        """As `WorkerIdentity`."""
+        self.transactional_id = f"{app_id}-{_machine_name()}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is locked."""
+
+
+def _state_host(_: str) -> str:
+    return _machine_name()
+
+
+def _machine_name() -> str:
+    process = CURRENT.get()
+    if process is None:
+        raise RuntimeError("workers are for machines: use Machine.start")
+    return process.machine.name
+
+
 class _NoLoopWatch:
     """Stands where a thread watches the loop: the simulated one is never blocked."""
 
@@ -321,18 +349,22 @@ class _NoLoopWatch:
 
 @contextmanager
 def _simulated_worker() -> Iterator[None]:
-    """Workers without threads, whose sessions are short enough to end in a life."""
+    """Workers without threads and files, whose sessions are short enough to end in a life."""
     with ExitStack() as stack:
         for room in (worker, sink_group):
             stack.enter_context(patch.object(room, "SESSION_TIMEOUT_MS", SESSION_MS))
             stack.enter_context(patch.object(room, "HEARTBEAT_INTERVAL_MS", HEARTBEAT_MS))
         stack.enter_context(patch.object(worker, "EngineThread", _Engine))
+        stack.enter_context(patch.object(worker, "WorkerIdentity", _Identity))
+        stack.enter_context(patch.object(worker, "state_host", _state_host))
         stack.enter_context(patch.object(loop_watch, "LoopWatch", _NoLoopWatch))
         yield
 
 
 def _program(outside: Outside, chance: Random) -> Program:
-    app = App("sim", commit_interval=chance.choice(("20ms", "200ms", "1s")))
+    # No task has a state.
+    commit_interval = chance.choice(("20ms", "200ms", "1s"))
+    app = App("sim", state_dir=NOWHERE, commit_interval=commit_interval)
     rows = app.topic(TOPIC, key=str, value=str, partitions=PARTITIONS)
     app.source(
         rows,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from unittest.mock import patch
 
 import pytest
@@ -12,6 +14,8 @@ from simulation.connect import SETTING, simulate
 from simulation.connect.outside import TableTask
 from simulation.faults import Fault, Plan
 from simulation.story import lived
+from streamlog.connect.herding.herder_requests import ConnectorSlot, Effect
+from streamlog.connect.herding.own_tasks import OwnTasks
 from streamlog.processing.outbox import SinkBatch
 from streamlog.record import TopicPartition
 from streamlog.worker.connect.connect_room import ConnectRoom
@@ -61,12 +65,20 @@ def test_a_table_without_epochs_is_found() -> None:
 
 
 @thorough
-def test_a_commit_without_a_range_is_found() -> None:
+def test_a_range_after_the_commit_of_the_target_is_found() -> None:
+    late: dict[tuple[SinkGroupOffsets, TopicPartition], tuple[int, str]] = {}
+
     async def commit(
         self: SinkGroupOffsets, offsets: Mapping[TopicPartition, tuple[int, str]]
     ) -> None:
-        if not any(metadata for _, metadata in offsets.values()):
-            await real(self, offsets)
+        # A range comes with the offset where it begins; behind it, its end is committed.
+        ranges = {part: each for part, each in offsets.items() if each[1]}
+        if ranges:
+            late.update({(self, part): each for part, each in ranges.items()})
+            return
+        if due := {part: late.pop((self, part)) for part in offsets if (self, part) in late}:
+            await real(self, due)
+        await real(self, offsets)
 
     real = SinkGroupOffsets.commit
     with patch.object(SinkGroupOffsets, "commit", commit):
@@ -91,3 +103,27 @@ def test_offsets_outside_of_the_transaction_are_found() -> None:
     real = ConnectRoom.take
     with patch.object(ConnectRoom, "take", take):
         assert shows("lost", TRAPS)
+
+
+@thorough
+def test_a_dealing_without_a_round_is_found() -> None:
+    def on_round(
+        self: OwnTasks, slots: Collection[ConnectorSlot], until: int, generation: int
+    ) -> Iterator[Effect]:
+        return real(self, slots, max(until, 1 << 62), generation)
+
+    real = OwnTasks.on_round
+    with patch.object(OwnTasks, "on_round", on_round):
+        assert shows("lost", PAUSES)
+
+
+@thorough
+def test_a_life_is_a_function_of_its_seed() -> None:
+    """Whatever this process and others have lived before, and in whatever order sets are."""
+    seed, program = 205, "import simulation.connect as level; print(level.simulate(205).trace)"
+    traces = {simulate(seed).trace for _ in range(2)}
+    for hash_seed in "12":
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = (sys.executable, "-c", program)
+        traces.add(subprocess.check_output(command, env=environment, text=True).strip())
+    assert len(traces) == 1

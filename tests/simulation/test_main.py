@@ -40,3 +40,26 @@ def test_a_violation_names_the_seed_that_repeats_it(
 def test_an_unknown_level_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["nothing"]) == 2
     assert "echo" in capsys.readouterr().out
+
+
+def test_a_long_run_tells_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "PROGRESS_MS", 0)
+    assert program.main(["echo", "--seeds", "3", "--jobs", "1"]) == 0
+    assert "echo: 2 of 3 lives so far, 0 with violations" in capsys.readouterr().out
+
+
+def test_a_seed_is_lived_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lived: list[int] = []
+
+    def told(seed: int) -> Life:
+        lived.append(seed)
+        return Life(seed=seed, events=1, counts={}, trace="abc")
+
+    monkeypatch.setitem(LEVELS, "told", told)
+    assert program.main(["told", "--seed", "7"]) == 0
+    assert "trace abc" in capsys.readouterr().out
+    assert lived == [7]
