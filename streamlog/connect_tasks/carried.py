@@ -25,6 +25,7 @@ import msgspec
 
 from streamlog.connect.connector_errors import ConnectError, Retriable
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
+from streamlog.connect.row_spans import key_spans, row_spans, spans_of_contents
 from streamlog.connect.schema_record import with_read_schemas
 from streamlog.connect.sink_rows import SinkRow, SinkRows
 from streamlog.connect.source import READ_BYTES_MAX, Read, ReadColumns, Transform
@@ -244,17 +245,17 @@ class SourceCarrier:
             times = array("q", [when_ms(now)]) * count
         keys: Sequence[Any] | None = columns.keys
         values: Sequence[Any] = columns.values
-        if keys is None:
-            in_spans = columns.is_raw and isinstance(values, ByteSpans)
-            keys = ByteSpans.nulls(count) if in_spans else [None] * count
         if not columns.is_raw:
             try:
-                keys = self._column(spec.key, keys, is_bytes=False)
                 values = self._column(spec.value, values, is_bytes=False)
+                if keys is not None:
+                    keys = self._keys_of(values, spec.key, keys)
             except _NOT_OF_RECORDS:
                 raise
             except Exception:  # noqa: BLE001 - any serde's: the other way finds the record
                 return False
+        if keys is None:
+            keys = ByteSpans.nulls(count) if isinstance(values, ByteSpans) else [None] * count
         if count:
             carried.batches.append(
                 SinkBatch(
@@ -332,7 +333,20 @@ class SourceCarrier:
     ) -> Sequence[bytes | None]:
         if is_bytes and all(isinstance(each, bytes | None) for each in column):
             return column
-        return serialize_column(serde, declare_rows(serde, column))
+        spans = row_spans(serde, column) if isinstance(column, NamedColumns) else None
+        return serialize_column(serde, declare_rows(serde, column)) if spans is None else spans
+
+    def _keys_of(
+        self, values: Sequence[bytes | None], serde: AnySerde, keys: Sequence[Any]
+    ) -> Sequence[bytes | None]:
+        """Return keys as their serde writes them, in a buffer if the values are in one."""
+        if not isinstance(values, ByteSpans):
+            return self._column(serde, keys, is_bytes=False)
+        spans = key_spans(serde, keys)
+        if spans is not None:
+            return spans
+        written = self._column(serde, keys, is_bytes=False)
+        return spans_of_contents(written) or written
 
     def _drop(
         self, record: AnyRecord, error: Exception, carried: CarriedRead, stage: Stage

@@ -1,14 +1,15 @@
 """Named columns: the rows of a table, for which no dict is made where none is needed.
 
-A driver gives rows as tuples, and the log wants JSON. Between the two a value of the topic's class
-is made straight from the columns if their values have just the types of its fields. A dict for each
-row costs as much as everything else that is done with it, so those are made for other readers only.
+A driver gives rows as tuples, and the log wants JSON. The JSON is written straight from the tuples
+where the topic's serde allows it (`streamlog.connect.row_spans`); else a value of the topic's class
+is made from them if they have just the types of its fields. A dict for each row costs as much as
+everything else that is done with it, so those are made for other readers only.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -21,7 +22,7 @@ import msgspec
 from streamlog.serdes.erased_types import UserObject
 
 RowDict: TypeAlias = dict[str, object]
-_PLAIN: Final = frozenset(
+PLAIN: Final = frozenset(
     {bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal, UUID}
 )
 """Types whose values a field takes as they are."""
@@ -30,31 +31,38 @@ _CLASSES_MAX: Final = 256
 
 
 class NamedColumns(Sequence[RowDict]):
-    """Rows as columns; an entry is a row as a dict.
+    """Rows as tuples with the names of their columns; an entry is a row as a dict.
+
+    Of two columns of one name, the last counts.
 
     Args:
-        columns: the values of each column, all of one length. Rows without any column have no
-            place here.
+        names: the names of the columns.
+        rows: the rows, each with a value for every name.
+
+    Attributes:
+        rows: the rows.
+        positions: where each column's values stand in a row, by name, in the order of the names.
     """
 
-    __slots__ = ("_columns",)
+    __slots__ = ("names", "positions", "rows")
 
-    def __init__(self, columns: dict[str, Sequence[object]]) -> None:
-        self._columns = columns
+    def __init__(self, names: Sequence[str], rows: list[tuple[object, ...]]) -> None:
+        self.names = names
+        self.rows = rows
+        self.positions = {name: at for at, name in enumerate(names)}
 
     @classmethod
-    def of_rows(cls, names: Sequence[str], rows: Sequence[Sequence[object]]) -> NamedColumns:
-        """Return rows that have a value for each name; of two columns of one name, the last."""
-        columns = zip(*rows, strict=True) if rows else ((),) * len(names)
-        return cls(dict(zip(names, columns, strict=True)))
+    def of_columns(cls, columns: Mapping[str, Sequence[object]]) -> NamedColumns:
+        """Return the rows of columns that have one length."""
+        return cls((*columns,), [*zip(*columns.values(), strict=True)])
 
     def __len__(self) -> int:
-        return len(next(iter(self._columns.values()), ()))
+        return len(self.rows)
 
     def __iter__(self) -> Iterator[RowDict]:
-        names = (*self._columns,)
+        names = self.names
         # Not strict: a row has as many values as there are names, and this is done for each.
-        return (dict(zip(names, row)) for row in zip(*self._columns.values()))  # noqa: B905
+        return (dict(zip(names, row)) for row in self.rows)  # noqa: B905
 
     @overload
     def __getitem__(self, at: int) -> RowDict: ...
@@ -62,16 +70,18 @@ class NamedColumns(Sequence[RowDict]):
     def __getitem__(self, at: slice) -> NamedColumns: ...
     def __getitem__(self, at: int | slice) -> RowDict | NamedColumns:
         if isinstance(at, slice):
-            return NamedColumns({name: column[at] for name, column in self._columns.items()})
-        return {name: column[at] for name, column in self._columns.items()}
+            return NamedColumns(self.names, self.rows[at])
+        return dict(zip(self.names, self.rows[at], strict=True))
 
-    def column(self, name: str) -> Sequence[object] | None:
+    def column(self, name: str) -> list[object] | None:
         """Return the values of a column; None if there is no such column."""
-        return self._columns.get(name)
+        at = self.positions.get(name)
+        return None if at is None else [row[at] for row in self.rows]
 
-    def replaced(self, columns: dict[str, Sequence[object]]) -> NamedColumns:
+    def replaced(self, columns: Mapping[str, Sequence[object]]) -> NamedColumns:
         """Return the rows with other values in some columns."""
-        return NamedColumns({**self._columns, **columns})
+        kept = {name: self.column(name) or () for name in self.positions}
+        return NamedColumns.of_columns({**kept, **columns})
 
     def structs(self, declared: object) -> list[UserObject] | None:
         """Return the rows as values of a class, equal to what `msgspec.convert` makes of the dicts.
@@ -79,12 +89,12 @@ class NamedColumns(Sequence[RowDict]):
         None if that takes more than to call the class: it is no Struct of plain fields, a field has
         no column, or a value has another type than its field.
         """
-        fields = _fields_of(declared)
+        fields = plain_fields(declared)
         if fields is None or not callable(declared):
             return None
         columns: list[Sequence[object]] = []
         for name, kinds in fields:
-            column = self._columns.get(name)
+            column = self.column(name)
             if column is None or not {*map(type, column)} <= kinds:
                 return None
             columns.append(column)
@@ -92,7 +102,7 @@ class NamedColumns(Sequence[RowDict]):
 
 
 @lru_cache(maxsize=_CLASSES_MAX)
-def _fields_of(declared: object) -> tuple[tuple[str, frozenset[type]], ...] | None:
+def plain_fields(declared: object) -> tuple[tuple[str, frozenset[type]], ...] | None:
     """Return the names of a Struct's fields and the types that each takes as they are.
 
     In the order in which the class takes them. None for a class that checks or changes anything.
@@ -118,4 +128,4 @@ def _plain_types(declared: Any) -> frozenset[type]:  # noqa: ANN401 - a form of 
     """Return the types of a field's values; none unless the field is plain, or plain or None."""
     is_union = get_origin(declared) in {Union, UnionType}
     found = frozenset(get_args(declared) if is_union else (declared,))
-    return found if len(found - {NoneType}) == 1 and found <= _PLAIN | {NoneType} else frozenset()
+    return found if len(found - {NoneType}) == 1 and found <= PLAIN | {NoneType} else frozenset()

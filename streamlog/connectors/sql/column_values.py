@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from streamlog.connect import Schema
+from streamlog.connect.row_spans.json_rows import all_of_kinds
 from streamlog.serdes.named_columns import NamedColumns
 
 ToValue: TypeAlias = Callable[[object], object]
@@ -52,9 +53,10 @@ def read_values(rows: NamedColumns, readers: Mapping[str, ColumnReader]) -> Name
     """Return rows whose values are as their columns' schemas say."""
     changed: dict[str, Sequence[object]] = {}
     for name, (read, kept) in readers.items():
-        column = rows.column(name)
+        at = rows.positions.get(name)
         # Most drivers give most types as they should be: then no value is touched.
-        if column is not None and not {*map(type, column)} <= kept:
+        if at is not None and not all_of_kinds(rows.rows, at, kept):
+            column = rows.column(name) or ()
             changed[name] = [None if value is None else read(value) for value in column]
     return rows.replaced(changed) if changed else rows
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
-from itertools import accumulate
 from types import NoneType
 from typing import Final, TypeAlias
 
 import sqlalchemy as sa
 
 from streamlog.connect import Read, Schema, SourceOffset
+from streamlog.connect.row_spans.json_rows import rows_within
 from streamlog.connectors.sql import SqlSource
 from streamlog.connectors.sql.column_values import ColumnReader, read_values, value_readers
 from streamlog.connectors.sql.database import Database, open_database
@@ -132,7 +132,7 @@ class TableReader:
                 self._is_polling = True
             # Without a value nothing has settled yet, not even the first row.
             if self._bound is not None and self._bound.value is None:
-                rows, is_full = NamedColumns({}), False
+                rows, is_full = NamedColumns((), []), False
             else:
                 rows, is_full = self._page(offset)
         # A poll keeps its bound over its pages, or rows between two pages would be skipped.
@@ -174,12 +174,8 @@ class TableReader:
         The next page is as long as rows of this size allow: a database gives a page as a whole,
         and what is cut off would be read again.
         """
-        count = len(rows)
-        sizes = sizes_of(rows)
-        if sum(sizes) > PAGE_CONTENT_MAX:
-            ends = accumulate(sizes)
-            count = max(1, sum(1 for end in ends if end <= PAGE_CONTENT_MAX))
-        fitting = count * PAGE_CONTENT_MAX // max(sum(sizes[:count]), 1)
+        count, content = rows_within(rows.rows, PAGE_CONTENT_MAX, _SHORT)
+        fitting = count * PAGE_CONTENT_MAX // max(content, 1)
         limit = min(fitting, GROWTH * self._polling.limit, self.source.batch_rows)
         # A short page says nothing about the rows to come.
         if count == self._polling.limit or count < len(rows):
@@ -192,7 +188,7 @@ class TableReader:
         # A column came or went: the schema of the Read has to say so.
         if self._columns is not None and tuple(names) != tuple(self._columns.types):
             self._look_up()
-        return NamedColumns.of_rows(names, cursor.fetchall())
+        return NamedColumns(names, [*cursor.fetchall()])
 
     def _new_bound(self, now: datetime) -> SettledBound | None:
         source = self.source
@@ -235,8 +231,8 @@ class TableReader:
         if not self._key:
             return None
         nothing = (None,) * len(rows)
-        keys = NamedColumns({name: rows.column(name) or nothing for name in self._key})
-        return keys.column(self._key[0]) if len(self._key) == 1 else keys
+        columns = {name: rows.column(name) or nothing for name in self._key}
+        return columns[self._key[0]] if len(columns) == 1 else NamedColumns.of_columns(columns)
 
     @property
     def _key_schema(self) -> Schema | None:
@@ -244,24 +240,6 @@ class TableReader:
             return None
         fields = [each for name in self._key if (each := self._schema.field(name)) is not None]
         return fields[0].schema if len(self._key) == 1 else Schema("struct", fields=tuple(fields))
-
-
-def sizes_of(rows: NamedColumns) -> list[int]:
-    """Return the characters and bytes of each row's texts, bytes and nested values."""
-    sizes = [0] * len(rows)
-    for name in rows[0] if rows else ():
-        column = rows.column(name) or ()
-        if {*map(type, column)} <= _SHORT:
-            continue
-        lengths = [_content(each) for each in column]
-        sizes = [size + length for size, length in zip(sizes, lengths, strict=True)]
-    return sizes
-
-
-def _content(value: object) -> int:
-    if isinstance(value, str | bytes):
-        return len(value)
-    return 0 if type(value) in _SHORT else len(str(value))
 
 
 def _time(value: object, now: datetime) -> datetime:

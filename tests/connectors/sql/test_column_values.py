@@ -50,7 +50,7 @@ def test_each_value_is_as_the_schema_says(rows: list[dict[str, object]], names: 
         {name: None if row[name] is None else WANTED[name][row[name]] for name in names}  # type: ignore[index]
         for row in rows
     ]
-    given = NamedColumns({name: [row[name] for row in rows] for name in names})
+    given = NamedColumns.of_columns({name: [row[name] for row in rows] for name in names})
     found = [*read_values(given, value_readers(SCHEMA))]
     assert found == wanted
     kinds = [[*map(type, row.values())] for row in found]

@@ -1,0 +1,122 @@
+"""Row spans: the rows of a table as the bytes of the log, in one buffer.
+
+Rule: the bytes are those that the topic's serde writes, or there are none. Whatever takes more than
+to write the values of the columns one after another (a class that checks its values, a serde of
+another format, a value of another type than its field, NaN) is left to the serde.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, get_origin, is_typeddict
+
+import msgspec
+
+from streamlog.connect.arrow_columns.value_buffers import (
+    ValueBuffers,
+    contents,
+    texts,
+    whole_numbers,
+)
+from streamlog.connect.row_spans.json_rows import JsonForm
+from streamlog.records.arrow_rows import BinaryArray
+from streamlog.records.byte_spans import ByteSpans
+from streamlog.serdes import IntSerde, JsonSerde, StrSerde
+from streamlog.serdes.erased_types import AnySerde, UserValue
+from streamlog.serdes.json_values import refuse_not_finite
+from streamlog.serdes.named_columns import PLAIN, NamedColumns, plain_fields
+
+_FORMS_MAX: Final = 256
+"""How many tables are remembered with the form of their rows."""
+_NUMBER_BYTES: Final = 8
+_END_BYTES: Final = 4
+_encode = msgspec.json.Encoder().encode
+
+
+def row_spans(serde: AnySerde, rows: NamedColumns) -> ByteSpans | None:
+    """Return rows as their serde writes them; None if it has to do so itself.
+
+    Raises:
+        Exception: a value can't be written; it does not say which one.
+    """
+    # By the exact class: a derived class may write something else.
+    form = _form_of(serde, tuple(rows.names)) if type(serde) is JsonSerde else None
+    return None if form is None else form.spans(rows.rows)
+
+
+def key_spans(serde: AnySerde, keys: Sequence[UserValue]) -> ByteSpans | None:
+    """Return keys as their serde writes them; None if it has to do so itself.
+
+    Raises:
+        Exception: a key can't be written; it does not say which one.
+    """
+    if isinstance(keys, NamedColumns):
+        return row_spans(serde, keys)
+    if type(serde) is IntSerde:
+        made = whole_numbers(keys)
+        return None if made is None or made.null_count else _long_spans(made, len(keys))
+    made = texts(keys) if type(serde) is StrSerde else None
+    return None if made is None else _spans_of(made, len(keys))
+
+
+def spans_of_contents(column: Sequence[bytes | None]) -> ByteSpans | None:
+    """Return contents as one buffer; None if there is too much."""
+    made = contents(column)
+    return None if made is None else _spans_of(made, len(column))
+
+
+def _spans_of(made: ValueBuffers, count: int) -> ByteSpans:
+    data = bytes(made.data)
+    return ByteSpans(data, BinaryArray(0, count, made.ends, data, made.valid))
+
+
+def _long_spans(made: ValueBuffers, count: int) -> ByteSpans:
+    numbers = array("q", bytes(made.data))
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    data = numbers.tobytes()
+    ends = array("i", range(0, _NUMBER_BYTES * count + 1, _NUMBER_BYTES))
+    return ByteSpans(data, BinaryArray(0, count, ends, data))
+
+
+@lru_cache(maxsize=_FORMS_MAX)
+def _form_of(serde: JsonSerde[Any], names: tuple[str, ...]) -> JsonForm | None:
+    """Return how a serde writes rows with these columns; None if it has to do so itself."""
+    positions = NamedColumns(names, []).positions
+    fields = _written_fields(serde, positions)
+    if fields is None or not fields or not fields.keys() <= positions.keys():
+        return None
+    heads = [b"," + _encode(name) + b":" for name in fields]
+    heads[0] = b"{" + heads[0][1:]
+    return JsonForm(heads, [positions[name] for name in fields], [*fields.values()], _written)
+
+
+def _written_fields(
+    serde: JsonSerde[Any], positions: Mapping[str, int]
+) -> Mapping[str, frozenset[type] | None] | None:
+    """Return the classes of each field's values by its name in JSON; None for all classes."""
+    declared: Any = serde.declared
+    fields = plain_fields(declared)
+    if fields is not None:
+        config = declared.__struct_config__
+        # A class that checks what it is made of has to be made.
+        is_as_it_is = not (config.omit_defaults or config.array_like)
+        is_as_it_is = is_as_it_is and not hasattr(declared, "__post_init__")
+        return dict(fields) if is_as_it_is else None
+    kind: Any = get_origin(declared) or declared
+    return dict.fromkeys(positions) if kind is Any or kind is dict or is_typeddict(kind) else None
+
+
+def _written(value: UserValue) -> bytes:
+    """Return a value as JSON.
+
+    Raises:
+        SerdeError: it contains NaN or an infinity, which JSON lacks.
+    """
+    # A plain value has none within, and those that are none themselves do not get here.
+    if type(value) not in PLAIN:
+        refuse_not_finite(type(value).__name__, value)
+    return _encode(value)

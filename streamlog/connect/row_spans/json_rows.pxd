@@ -1,0 +1,49 @@
+# C types of json_rows.py; `to` is a pointer here.
+cimport cython
+from streamlog.connect.row_spans cimport json_writes
+from streamlog.records cimport buffer_writes, packing
+
+cdef long long _ENDS_MAX
+cdef int _FIRST_ROOM, _NONE, _NUMBER_ROOM, _TEXT, _TRUTH, _WHOLE
+cdef bytes _END, _FALSE, _NULL, _TRUE
+
+@cython.final
+cdef class _Growing:
+    cdef bytearray data
+    cdef Py_ssize_t room
+
+    cdef int reserve(self, Py_ssize_t end, Py_ssize_t more) except -1
+
+@cython.final
+cdef class JsonForm:
+    cdef int[::1] _at
+    cdef list _heads
+    cdef list _kinds
+    cdef int[::1] _masks
+    cdef Py_ssize_t _width
+    cdef object _write
+
+    @cython.locals(
+        count=cython.Py_ssize_t, end=cython.Py_ssize_t, numbers="int[::1]", out=_Growing,
+        row=cython.Py_ssize_t,
+    )
+    cpdef object spans(self, list rows)
+
+    @cython.locals(
+        field=cython.Py_ssize_t, head=bytes, mask=cython.int, room=cython.Py_ssize_t,
+        to="unsigned char*", value=object,
+    )
+    cdef Py_ssize_t _put(self, _Growing out, Py_ssize_t end, tuple row) except -2
+
+    @cython.locals(kinds=object, to="unsigned char*", written=bytes)
+    cdef Py_ssize_t _put_other(
+        self, _Growing out, Py_ssize_t end, Py_ssize_t field, object value
+    ) except -2
+
+@cython.locals(
+    at=cython.Py_ssize_t, row=tuple, size=cython.longlong, total=cython.longlong,
+)
+cpdef tuple rows_within(list rows, long long limit, object short)
+
+@cython.locals(row=tuple)
+cpdef bint all_of_kinds(list rows, Py_ssize_t at, object kinds) except -1

@@ -1,0 +1,200 @@
+"""JsonForm: writes rows as JSON objects into one buffer, each byte as msgspec writes it.
+
+A driver gives rows as tuples, and a batch of the log takes what lies in one buffer. A dict and a
+`bytes` for each row in between would cost more than all other work on it. Whole numbers, texts,
+truth values and nulls are written here; every other value is written by msgspec, and copied.
+
+The rule of the file: it may be compiled, and gives equal results in both builds. Only values of
+exactly the named classes are read, so no code of the user's runs; the length of a row is checked
+before its values are taken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streamlog.connect.row_spans import json_writes
+from streamlog.records import buffer_writes, packing
+from streamlog.records.arrow_rows import BinaryArray
+from streamlog.records.byte_spans import ByteSpans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["JsonForm", "all_of_kinds", "rows_within"]
+
+_ENDS_MAX = 2**31 - 1  # the positions of contents in a buffer have 32 bits
+_NUMBER_ROOM = json_writes.NUMBER_ROOM
+_FIRST_ROOM = 64  # for each row, before it is known how long rows are
+_NONE, _TRUTH, _WHOLE, _FLOAT, _TEXT, _ANY = 1, 2, 4, 8, 16, 32
+_END = b"}"
+_NULL, _TRUE, _FALSE = b"null", b"true", b"false"
+
+
+class _Growing:
+    """A buffer that grows; what lies behind the written bytes is undefined."""
+
+    __slots__ = ("data", "room")
+
+    def __init__(self, room: int) -> None:
+        self.data = bytearray(room)
+        self.room = room
+
+    def reserve(self, end: int, more: int) -> None:
+        """Make room for `more` bytes behind `end`."""
+        if more > self.room - end:
+            self.room = 2 * (end + more)
+            buffer_writes.resize(self.data, self.room)
+
+
+class JsonForm:
+    """The fields of the objects that rows become.
+
+    Args:
+        heads: what stands before the value of each field, such as `,"name":`; at least one.
+        at: the position of each field's value in a row.
+        kinds: of each field, the classes of its values; None: all.
+        write: returns a value as JSON, for those that are not written here.
+
+    Raises:
+        ValueError: there are not as many heads, positions and kinds, or none at all.
+    """
+
+    __slots__ = ("_at", "_heads", "_kinds", "_masks", "_width", "_write")
+
+    def __init__(
+        self,
+        heads: Sequence[bytes],
+        at: Sequence[int],
+        kinds: Sequence[frozenset[type] | None],
+        write: Callable[[Any], bytes],
+    ) -> None:
+        if not heads or not len(heads) == len(at) == len(kinds):
+            raise ValueError("each field needs a head, a position and its kinds")
+        self._heads = [*heads]
+        self._kinds = [*kinds]
+        self._at = memoryview(bytearray(4 * len(at))).cast("i")
+        self._masks = memoryview(bytearray(4 * len(at))).cast("i")
+        for field in range(len(at)):
+            self._at[field] = at[field]
+            self._masks[field] = _mask_of(kinds[field])
+        self._width = max(at) + 1 if min(at) >= 0 else 0
+        self._write = write
+
+    def spans(self, rows: list[tuple[Any, ...]]) -> ByteSpans | None:
+        """Return the rows as JSON; None if a value has another class, or there is too much.
+
+        Also None for NaN and infinities, which JSON lacks.
+
+        Raises:
+            ValueError: a row has too few values.
+            Exception: whatever `write` raises.
+        """
+        count = len(rows)
+        out = _Growing(_FIRST_ROOM * (count + 1))
+        ends = bytearray(4 * (count + 1))
+        numbers = memoryview(ends).cast("i")
+        end = 0
+        for row in range(count):
+            end = self._put(out, end, rows[row])
+            if end < 0 or end > _ENDS_MAX:
+                return None
+            numbers[row + 1] = end
+        data = bytes(memoryview(out.data)[:end])
+        return ByteSpans(data, BinaryArray(0, count, ends, data))
+
+    def _put(self, out: _Growing, end: int, row: tuple[Any, ...]) -> int:
+        """Write a row; return the position behind it, -1 if one of its values is refused."""
+        if len(row) < self._width or not self._width:
+            raise ValueError(f"a row of {len(row)} values has too few")
+        for field in range(len(self._heads)):
+            head: bytes = self._heads[field]
+            out.reserve(end, len(head) + _NUMBER_ROOM)
+            to = out.data  # a pointer when compiled
+            end = buffer_writes.put_bytes(to, end, head)
+            mask = self._masks[field]
+            value = row[self._at[field]]
+            if type(value) is str and mask & _TEXT:
+                room = json_writes.json_text_room(value)
+                out.reserve(end, room)
+                to = out.data
+                end = json_writes.put_json_text(to, end, value, room)
+            elif type(value) is int and mask & _WHOLE and packing.is_long(value):
+                end = json_writes.put_json_number(to, end, value)
+            elif value is None and mask & _NONE:
+                end = buffer_writes.put_bytes(to, end, _NULL)
+            elif value is True and mask & _TRUTH:
+                end = buffer_writes.put_bytes(to, end, _TRUE)
+            elif value is False and mask & _TRUTH:
+                end = buffer_writes.put_bytes(to, end, _FALSE)
+            else:
+                end = self._put_other(out, end, field, value)
+                if end < 0:
+                    return end
+        out.reserve(end, 1)
+        to = out.data
+        return buffer_writes.put_bytes(to, end, _END)
+
+    def _put_other(self, out: _Growing, end: int, field: int, value: Any) -> int:  # noqa: ANN401 - a value of the user's
+        """Write a value by `write`; return the position behind it, -1 if it is refused."""
+        kinds = self._kinds[field]
+        if kinds is not None and type(value) not in kinds:
+            return -1
+        if type(value) is float and not packing.is_finite(value):
+            return -1
+        written: bytes = self._write(value)
+        out.reserve(end, len(written))
+        to = out.data
+        return buffer_writes.put_bytes(to, end, written)
+
+
+def _mask_of(kinds: frozenset[type] | None) -> int:
+    """Return which of the values that are written here a field may have."""
+    mask = 0
+    for kind, bit in ((type(None), _NONE), (bool, _TRUTH), (int, _WHOLE), (str, _TEXT)):
+        if kinds is None or kind in kinds:
+            mask |= bit
+    return mask
+
+
+def rows_within(rows: list[tuple[Any, ...]], limit: int, short: frozenset[type]) -> tuple[int, int]:
+    """Return how many rows from the first on have at most so much content, and how much they have.
+
+    The content of a row is the characters and bytes of its texts, bytes and nested values; the
+    first row counts, however much it has.
+
+    Args:
+        rows: the rows.
+        limit: the most characters and bytes.
+        short: classes whose values count as nothing.
+    """
+    total = 0
+    for at in range(len(rows)):
+        size = 0
+        for value in rows[at]:
+            if type(value) is str or type(value) is bytes:
+                size += len(value)
+            elif value is not None and type(value) not in short:
+                size += len(str(value))
+        if at and total + size > limit:
+            return at, total
+        total += size
+    return len(rows), total
+
+
+def all_of_kinds(rows: list[tuple[Any, ...]], at: int, kinds: frozenset[type]) -> bool:
+    """Whether the class of each row's value at a position is in `kinds`; subclasses don't count.
+
+    Raises:
+        IndexError: a row has no such position.
+    """
+    known: Any = None  # The class of the entry before: nearly always, all have one class.
+    for row in rows:
+        if not 0 <= at < len(row):
+            raise IndexError(f"a row has no value {at}")
+        value = row[at]
+        if type(value) is not known:
+            known = type(value)
+            if known not in kinds:
+                return False
+    return True

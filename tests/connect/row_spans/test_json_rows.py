@@ -1,0 +1,118 @@
+"""Rows as JSON in one buffer: the bytes that msgspec writes of each row's dict, in both builds."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.builds.sources import both
+from tests.connect.row_spans.values import NESTED, VALUES
+
+NAME = "streamlog.connect.row_spans.json_rows"
+NAMES = ("id", 'a "name" \\ \n é', "")
+encode = msgspec.json.Encoder().encode
+FINITE = VALUES.filter(lambda value: not isinstance(value, float) or abs(value) < float("inf"))
+ROWS = st.lists(st.tuples(FINITE | NESTED, FINITE, FINITE), max_size=6)
+
+
+def form(module: ModuleType, kinds: list[frozenset[type] | None], at: tuple[int, ...]) -> Any:
+    heads = [(b"," if number else b"{") + encode(NAMES[number]) + b":" for number in range(len(at))]
+    return module.JsonForm(heads, at, kinds, encode)
+
+
+@given(ROWS, st.permutations(range(3)), st.integers(1, 3))
+@example([("", '\x00\x1f"\\\b\f\n\r\t/\x7f\u2028é\U0001f600', -(2**63))], [0, 1, 2], 3)
+@example([("x" * 9, "1234567\n", "12345678\n")], [0, 1, 2], 3)
+@example([(2**63, -(2**63) - 1, 10**40)], [0, 1, 2], 3)
+@example([("x" * 5000, "\x01" * 5000, "é" * 5000)] * 3, [0, 1, 2], 3)
+def test_rows_are_what_msgspec_writes_of_their_dicts(
+    rows: list[tuple[Any, ...]], order: list[int], fields: int
+) -> None:
+    at = tuple(order[:fields])
+    wanted = [encode(dict(zip(NAMES, [row[each] for each in at], strict=False))) for row in rows]
+    for module in both(NAME):
+        spans = form(module, [None] * fields, at).spans(rows)
+        assert [*spans] == wanted
+        assert spans.content_bytes == sum(map(len, wanted))
+
+
+@given(
+    st.lists(st.tuples(VALUES), max_size=4),
+    st.sets(st.sampled_from([type(None), bool, int, float, str, bytes]), min_size=1),
+)
+def test_a_value_of_no_class_of_its_field_is_refused(
+    rows: list[tuple[Any, ...]], kinds: set[type]
+) -> None:
+    are_allowed = all(type(value) in kinds for (value,) in rows)
+    are_finite = all(value - value == 0 for (value,) in rows if type(value) is float)
+    for module in both(NAME):
+        spans = form(module, [frozenset(kinds)], (0,)).spans(rows)
+        assert (spans is not None) == (are_allowed and are_finite)
+
+
+@pytest.mark.parametrize("kinds", [None, frozenset({float, str})])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_what_json_lacks_is_refused(kinds: frozenset[type] | None, number: float) -> None:
+    for module in both(NAME):
+        assert form(module, [kinds], (0,)).spans([(1.5,), (number,)]) is None
+
+
+def test_half_of_a_surrogate_pair_is_an_error() -> None:
+    for module in both(NAME):
+        with pytest.raises(UnicodeEncodeError):
+            form(module, [None], (0,)).spans([("x",), ("\ud800",)])
+
+
+def test_a_row_that_is_too_short_is_an_error() -> None:
+    for module in both(NAME):
+        for rows in ([()], [(1,)], [(1, 2), (1,)]):
+            with pytest.raises(ValueError, match="too few"):
+                form(module, [None], (1,)).spans(rows)
+        with pytest.raises(TypeError):
+            form(module, [None], (0,)).spans([None])
+        for heads, at, kinds in (([], (), []), ([b"{"], (), []), ([b"{"], (0,), [])):
+            with pytest.raises(ValueError, match="each field"):
+                module.JsonForm(heads, at, kinds, encode)
+        with pytest.raises(ValueError, match="too few"):
+            form(module, [None], (-1,)).spans([(1,)])
+
+
+SHORT = frozenset({type(None), bool, int, float})
+
+
+@given(st.lists(st.tuples(VALUES | NESTED, VALUES), max_size=8), st.integers(0, 60))
+def test_the_first_rows_within_a_limit_have_its_content(
+    rows: list[tuple[Any, ...]], limit: int
+) -> None:
+    sizes = [
+        sum(
+            len(value if type(value) in {str, bytes} else str(value))
+            for value in row
+            if type(value) not in SHORT
+        )
+        for row in rows
+    ]
+    for module in both(NAME):
+        count, content = module.rows_within(rows, limit, SHORT)
+        assert content == sum(sizes[:count])
+        assert content <= limit or count == 1
+        assert count == len(rows) or sum(sizes[: count + 1]) > limit
+
+
+@given(st.lists(st.tuples(VALUES, VALUES), max_size=6), st.sets(st.sampled_from([int, str, bool])))
+def test_classes_are_found_by_their_exact_name(
+    rows: list[tuple[Any, ...]], kinds: set[type]
+) -> None:
+    for module in both(NAME):
+        for at in (0, 1):
+            found = module.all_of_kinds(rows, at, frozenset(kinds))
+            assert found == all(type(row[at]) in kinds for row in rows)
+        for at in (2, -1):
+            if rows:
+                with pytest.raises(IndexError):
+                    module.all_of_kinds(rows, at, frozenset(kinds))
