@@ -185,7 +185,7 @@ bench-connect-service: $(VENV)/.dev ## a Connect service with CONNECTORS=100 idl
 bench-registry: $(VENV)/.dev ## the schema registry with 10,000 subjects of 5 versions: start, look-ups by id, memory
 	@$(BIN)/python -m benchmarks.schema_registry
 
-bench-connect: $(VENV)/.dev ## connectors beside their peers: kcat, rsyslog, Quix Streams, Bytewax, COPY by hand, psycopg, pg_recvlogical, pyarrow, Starlette; RUNS=5, RECORDS=200000; CONNECT_ROWS=tail,cdc runs some rows
+bench-connect: $(VENV)/.dev ## connectors beside their peers: kcat, rsyslog, Quix Streams, Bytewax, COPY by hand, psycopg, pg_recvlogical, Debezium, pyarrow, Starlette; RUNS=5, RECORDS=200000; CONNECT_ROWS=tail,cdc runs some rows
 	@$(BIN)/python -m benchmarks --only connect --runs $(or $(RUNS),5) --records $(or $(RECORDS),200000)
 
 bench-connect-memory: $(VENV)/.dev ## how much a worker grows by a file and a transaction of PostgreSQL of 1 GiB, a log that takes nothing for a while, and a slow target; ARGS="transaction --bytes 100000000" runs one row with other sizes; exit code 1 if a bar is missed

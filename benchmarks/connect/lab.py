@@ -232,7 +232,7 @@ class Lab:
         """Return what a program needs from its first record to its last; it is ended then."""
         environment = {"PEER_BROKER": self.url.removeprefix("kafka://"), **settings}
         said = self.directory / f"{self.name('peer')}.log"
-        with _process(command, environment, said) as process:
+        with lab_process(command, environment, said) as process:
             began_s, first = perf_counter(), 0
             while not first:
                 process.check(perf_counter() - began_s)
@@ -259,14 +259,15 @@ class Lab:
             "CONNECT_SETTINGS": json.dumps(settings),
         }
         command = (sys.executable, "-m", "streamlog", "-A", "benchmarks.connect.apps", "worker")
-        with _process(command, environment, said) as process:
+        with lab_process(command, environment, said) as process:
             yield process
 
 
 @contextmanager
-def _process(
+def lab_process(
     command: Sequence[str], environment: Mapping[str, str], said: Path
 ) -> Iterator[LabWorker]:
+    """Run a program until the end of the block; what it says goes into a file."""
     with said.open("wb") as file:
         popen = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}

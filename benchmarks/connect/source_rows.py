@@ -16,11 +16,13 @@ from timeit import repeat
 import psycopg
 
 from benchmarks.connect.apps import WARM_UP
+from benchmarks.connect.debezium import debezium
 from benchmarks.connect.lab import STALL_TIMEOUT_S, Lab, Trial, TrialFailed, by_hand
 from benchmarks.connect.orders import SYSLOG_5424, TABLE, encoded
 from benchmarks.connect.report import ratio, told
 from benchmarks.engine.environment import Environment
 from benchmarks.harness import Reading, cpu_of
+from conformance.kafka import Unavailable
 from streamlog.connect.source_progress import HELD_RECORDS_MAX
 from streamlog.connectors.syslog.syslog_message import parse_syslog
 from tests.servers.postgres import PostgresServer
@@ -124,7 +126,7 @@ async def sql_source(lab: Lab, records: int, server: PostgresServer) -> AsyncIte
 
 
 async def cdc(lab: Lab, records: int, server: PostgresServer) -> AsyncIterator[Reading]:
-    """Changes of a table of PostgreSQL, and its snapshot: ours, pg_recvlogical, COPY TO."""
+    """Changes of a table of PostgreSQL: ours, pg_recvlogical, Debezium; a snapshot and COPY TO."""
     database = server.create_database()
     url = server.url(database)
     part = await lab.create_topic(lab.name("changes"))
@@ -158,6 +160,14 @@ async def cdc(lab: Lab, records: int, server: PostgresServer) -> AsyncIterator[R
             yield reading
     yield ratio("PostgresCdc / pg_recvlogical", ours, peer, least=0.7)
     yield ratio("snapshot / COPY TO", snapshot, copy, least=0.5)
+    try:
+        engine = await debezium(lab, server, database, records)
+    except Unavailable as error:
+        print(f"Debezium is left out: {error}")
+        return
+    for reading in told("Debezium", engine):
+        yield reading
+    yield ratio("PostgresCdc / Debezium", ours, engine, least=1.5)
 
 
 def _fill(connection: psycopg.Connection, table: str, numbers: range) -> None:

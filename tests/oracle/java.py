@@ -6,6 +6,7 @@ It is compiled from one source file; its libraries come from Maven.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -25,16 +26,9 @@ class JavaProgram:
     def __init__(self, source: Path, *libraries: Path) -> None:
         self._name = source.stem
         self._folder = tempfile.TemporaryDirectory(prefix="streamlog-java-")
-        classes, path = self._folder.name, ":".join(f"{each}/*" for each in libraries)
-        compiled = subprocess.run(
-            ["javac", "-nowarn", "-cp", path, "-d", classes, str(source)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if compiled.returncode:
-            raise Unavailable(f"{source.name} can't be compiled: {compiled.stderr}")
-        options = (MEMORY, f"-Djava.io.tmpdir={classes}", "-cp", f"{classes}:{path}")
+        classes = self._folder.name
+        path = compile_java(source, Path(classes), *libraries)
+        options = (MEMORY, f"-Djava.io.tmpdir={classes}", "-cp", path)
         self._process = subprocess.Popen(
             ["java", *options, source.stem],
             stdin=subprocess.PIPE,
@@ -67,3 +61,23 @@ class JavaProgram:
             raise ConnectionError(f"{self._name} ended with {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def compile_java(source: Path, folder: Path, *libraries: Path) -> str:
+    """Compile a program into a folder, and return the class path that runs it.
+
+    Raises:
+        Unavailable: there is no JDK, or the source can't be compiled.
+    """
+    if shutil.which("javac") is None:
+        raise Unavailable("there is no JDK: javac is missing")
+    path = ":".join(f"{each}/*" for each in libraries)
+    compiled = subprocess.run(
+        ["javac", "-nowarn", "-cp", path, "-d", str(folder), str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if compiled.returncode:
+        raise Unavailable(f"{source.name} can't be compiled: {compiled.stderr}")
+    return f"{folder}:{path}"
