@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory compile clean test-opensearch mutants
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory compile clean test-opensearch mutants
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -155,6 +155,10 @@ oracle-connect-avro: $(VENV)/.dev ## random rows and Avro schemas through Apicur
 oracle-connect-rest: $(VENV)/.dev ## some 190 requests to Apache's own Connect worker and to ours, both on a broker of ours; statuses and bodies field by field, each difference with its reason (ARGS=--all prints all); needs Maven and a JDK
 	@mkdir -p build
 	@$(BIN)/python -m tests.oracle.connect_rest --report build/oracle-connect-rest.json $(ARGS)
+
+oracle-connect-storage: $(VENV)/.dev ## Connect's three topics, written and read by Apache's stores and by ours: random histories (HISTORIES=12, SEED=n), and a group that goes from our workers to Apache's and back; needs Maven and a JDK
+	@mkdir -p build
+	@$(BIN)/python -m tests.oracle.connect_storage --histories $(or $(HISTORIES),12) $(if $(SEED),--seed $(SEED)) --report build/oracle-connect-storage.json $(ARGS)
 
 oracle-debezium: $(VENV)/.dev ## random changes of tables of a real PostgreSQL through Debezium's engine and through PostgresCdc by the name of its class, event by event (STATEMENTS=2000, SEED=n); needs Maven, a JDK and Debian's postgresql
 	@$(BIN)/python -m tests.oracle.debezium --statements $(or $(STATEMENTS),2000) $(if $(SEED),--seed $(SEED))

@@ -25,7 +25,7 @@ from streamlog.connect.connector_settings import (
 )
 from streamlog.connect.converters.converter import unknown_converter_settings
 from streamlog.connect.declared_connectors import ErrorLog, SinkConnector, SourceConnector
-from streamlog.connect.herding.configs import TASK_PARTS
+from streamlog.connect.herding.configs import JAVA_TASK, TASK_PARTS
 from streamlog.connect.herding.herder import ConnectorType
 from streamlog.connect.java_connectors import JavaConnector, LeftOffsets
 from streamlog.connect.names import Plugin, find_plugin, plugin_names
@@ -247,8 +247,9 @@ def strange_settings(settings: Mapping[str, str]) -> list[str]:
         names = _unknown_names(find_plugin(settings.get(CLASS, "")), settings)
     except ConfigError:
         return []
-    # The settings of a task have its parts as well, which the herder wrote.
-    return sorted({*names} - {TASK_PARTS})
+    # The settings of a task have its parts as well, which the herder wrote, and those that a worker
+    # of Kafka Connect has left have the class of the task in Java.
+    return sorted({*names} - {TASK_PARTS, JAVA_TASK})
 
 
 def _unknown_names(plugin: Plugin, settings: Mapping[str, str]) -> list[str]:

@@ -22,6 +22,7 @@ from obstore.store import from_url
 
 from chaos.ports import reserved_ports
 from streamlog.client.admin import NewTopic
+from streamlog.connect_service.configured import strange_settings
 from tests.connect_service.running import Client, running
 from tests.connectors.http.servers import answering
 from tests.connectors.search.bulk_double import BulkDouble
@@ -94,6 +95,12 @@ def db(postgres: PostgresServer) -> Iterator[psycopg.Connection]:
 ACCOUNTS = b"""
     CREATE TABLE accounts (id INT PRIMARY KEY, name TEXT, balance NUMERIC(9, 2), visits NUMERIC(5),
     modified TIMESTAMP NOT NULL)"""
+
+
+def test_a_task_that_a_java_worker_has_left_has_no_strange_settings() -> None:
+    task = {"connector.class": "FileStreamSource", "file": "/a", "topic": "t", "other": "x"}
+    left = {**task, "task.class": "org.apache.kafka.connect.file.FileStreamSourceTask"}
+    assert strange_settings(left) == strange_settings(task) == ["other"]
 
 
 def test_confluents_jdbc_source_and_sink_copy_a_table(

@@ -18,6 +18,8 @@ from streamlog.connect.herding.lifecycle import TargetState
 
 TASK_PARTS: Final = "task.parts"
 """The setting of a source's task that has its parts, as a JSON array."""
+JAVA_TASK: Final = "task.class"
+"""A setting of each task that Kafka Connect has dealt; nothing reads it here."""
 CONNECTOR: Final = "connector-"
 TASK: Final = "task-"
 COMMIT: Final = "commit-"
