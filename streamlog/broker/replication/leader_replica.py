@@ -108,6 +108,7 @@ class Leader:
         self._proposals = 0
         self._waiting: list[tuple[int, int]] = []
         self._cancelled: set[int] = set()
+        self._is_mirror = state.mirror_of is not None
         self._set_replicas(state, now_ms)
 
     def follower_lag(self) -> dict[int, int]:
@@ -167,6 +168,17 @@ class Leader:
     def on_flushed(self) -> list[Effect]:
         """Advance after a sync, whose offset the shell has put into the log's offsets."""
         return self._advance()
+
+    def on_cut(self, offset: int) -> None:
+        """Note that this leader has cut its log at `offset`, as only that of a mirror may.
+
+        1. Follower 2 fetches from 100 in this epoch. 2. The leader cuts its log at 60, as the
+        source has lost the rest, and copies other records up to 80. 3. Follower 2 has not fetched
+        since: if it still counted with 100, records would be committed that it does not have.
+        """
+        self.epoch_start = min(self.epoch_start, offset)
+        for follower in self.followers.values():
+            follower.end_offset = follower.leader_end_offset = -1
 
     def on_settings(self, settings: ReplicaSettings) -> list[Effect]:
         """Apply changed settings: a smaller `min.insync.replicas` may commit records."""
@@ -299,7 +311,8 @@ class Leader:
         """
         if fetch.last_epoch == NO_EPOCH or self._rules.skips_divergence_check:
             return None
-        if fetch.last_epoch >= self.epoch:
+        # A mirror partition has no batches of this epoch: its batches have the source's epochs.
+        if fetch.last_epoch >= self.epoch and not self._is_mirror:
             epoch, end_offset = self.epoch, self._log.end_offset
         else:
             epoch, end_offset = self._log.end_of(fetch.last_epoch)

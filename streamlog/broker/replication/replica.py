@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 from streamlog.broker.replication.follower_replica import Follower
 from streamlog.broker.replication.leader_replica import Leader
+from streamlog.broker.replication.mirror_reader import MirrorReader
 from streamlog.broker.replication.replica_state import (
     CORRECT,
     NO_EPOCH,
@@ -26,6 +27,7 @@ from streamlog.broker.replication.replica_state import (
     BrokerIdentity,
     Effect,
     LoseLeadership,
+    MirrorOf,
     ReplicaLog,
     ReplicaRules,
     ReplicaSettings,
@@ -59,6 +61,8 @@ class Replica:
         self.state: ReplicaState | None = None
         self.leader: Leader | None = None
         self.follower: Follower | None = None
+        self.mirror: MirrorReader | None = None
+        """How this leader copies its source; None unless it leads a mirror partition."""
         self._broker = BrokerIdentity(broker_id)
         self._registered_offset = 0
         self._brokers = brokers
@@ -157,8 +161,21 @@ class Replica:
             now_ms=now_ms,
             rules=self._rules,
         )
-        effects.append(BeginEpoch(state.leader_epoch, self.log.end_offset))
+        if state.mirror_of is None:
+            effects.append(BeginEpoch(state.leader_epoch, self.log.end_offset))
+        else:
+            self.mirror = self._reader(self.leader, state, state.mirror_of)
         return [*effects, *self.leader.on_flushed()]
+
+    def _reader(self, leader: Leader, state: ReplicaState, source: MirrorOf) -> MirrorReader:
+        own = source.own_epoch
+        start = None if own == NO_EPOCH else self.log.epochs.start_after(own - 1)
+        return MirrorReader(
+            leader,
+            self.log,
+            may_cut=state.last_unclean_epoch == state.leader_epoch,
+            floor=0 if start is None else start,
+        )
 
     def _follow(self, state: ReplicaState) -> list[Effect]:
         effects = self._leave()
@@ -176,7 +193,7 @@ class Replica:
         if self.follower is not None:
             self._fetch_id = self.follower.next_fetch_id
             self.follower = None
-        leader, self.leader = self.leader, None
+        leader, self.leader, self.mirror = self.leader, None, None
         if leader is None:
             return []
         return [LoseLeadership(leader.epoch, leader.take_tickets())]

@@ -25,6 +25,16 @@ NO_EPOCH = -1
 """The leader epoch of an empty log, or the broker epoch of an unregistered broker."""
 
 
+class MirrorOf(msgspec.Struct, frozen=True, kw_only=True):
+    """The partition of another cluster that a mirror partition copies."""
+
+    link_id: bytes
+    topic: str
+    topic_id: bytes
+    own_epoch: int = NO_EPOCH
+    """The leader epoch from which on records were produced to this cluster, if there are any."""
+
+
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """A partition's state as the controller has committed it."""
 
@@ -38,6 +48,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     isr: tuple[int, ...]
     last_unclean_epoch: int = NO_EPOCH
     """The last leader epoch that began with an unclean election."""
+    mirror_of: MirrorOf | None = None
+    """What the leader copies instead of serving producers; None for a partition of its own."""
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):

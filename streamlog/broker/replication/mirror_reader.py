@@ -1,0 +1,305 @@
+"""MirrorReader: how the leader of a mirror partition copies its source.
+
+The source is the leader of a partition in another cluster. Pure: events in, effects out. The reader lives beside `Leader`, for one leader epoch of this
+cluster. Batches keep their offsets and their leader epochs, so both logs share one history of
+leader epochs, and the comparison of KIP-101 and KIP-320 holds between clusters as it does within
+one. Followers here, and a cluster that fails back later, compare by the same history.
+
+Rules of this module:
+
+- The leader epoch here is never below that of a batch. A Java client that has read a batch of epoch
+  7 takes metadata with epoch 5 for outdated. So before the first batch of a higher epoch the
+  reader asks the controller to raise the leader epoch.
+- Committed records are cut only in a leader epoch that the controller has begun for this cut. The
+  source loses committed records only by an unclean election.
+- Nothing is cut below `floor`: those records belong to this cluster, not to the source.
+
+Not done here: the commit of what is copied (`leader_replica`), requests to the source.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import msgspec
+
+from streamlog.broker.replication.replica_state import (
+    NO_EPOCH,
+    AdvanceLogStart,
+    AppendBatches,
+    Diverging,
+    ReplicaLog,
+    StartAt,
+    Truncate,
+)
+from streamlog.broker.storage.compaction.cleaned_batch import filler
+from streamlog.errors import CorruptData
+from streamlog.records.batch import split_batches
+
+if TYPE_CHECKING:
+    from streamlog.protocol.schema import Buffer
+
+
+class RaiseEpoch(msgspec.Struct, frozen=True):
+    """Ask the controller for a leader epoch of at least `epoch`."""
+
+    epoch: int
+
+
+class AskCut(msgspec.Struct, frozen=True):
+    """Ask the controller for a leader epoch in which committed records from `offset` on may go."""
+
+    offset: int
+
+
+class AskEnds(msgspec.Struct, frozen=True):
+    """Ask the source where its log starts and ends, for `MirrorReader.on_ends`."""
+
+
+class StopMirror(msgspec.Struct, frozen=True):
+    """Stop copying and report why: the source contradicts what may not be cut here."""
+
+    reason: str
+
+
+MirrorEffect: TypeAlias = (
+    AppendBatches
+    | AdvanceLogStart
+    | Truncate
+    | StartAt
+    | RaiseEpoch
+    | AskCut
+    | AskEnds
+    | StopMirror
+)
+
+
+class SourceFetch(msgspec.Struct, frozen=True, kw_only=True):
+    """A fetch from the source's leader."""
+
+    number: int
+    offset: int
+    last_epoch: int
+    """The leader epoch of the record before `offset`; `NO_EPOCH` of an empty log."""
+
+
+class CopiedBatches(msgspec.Struct, frozen=True, kw_only=True):
+    """Batches of the source that follow this log without a gap."""
+
+    records: Buffer
+    end_offset: int
+    last_epoch: int = NO_EPOCH
+    """The highest leader epoch in the batches; `NO_EPOCH` without batches."""
+    begin_offset: int | None = None
+    """The first batch's base offset, if it begins before the end of this log: the source's log
+    starts within a batch, and an empty log begins with the whole batch."""
+
+
+def parse_source_batches(data: Buffer, offset: int) -> CopiedBatches:
+    """Return the batches in `data` for a log that ends at `offset`.
+
+    Apache Kafka leaves gaps between batches where compaction has removed whole batches. Here an
+    empty batch spans such a gap, with the leader epoch of the batch after it: an epoch that seems
+    to begin early costs a cut a few offsets without records, one that seems to begin late would
+    look like a divergence.
+
+    A batch that is cut off at the end of `data` is left out, because a response is limited in
+    size. The first batch may begin before `offset`, see `CopiedBatches.begin_offset`.
+
+    Args:
+        data: record batches of a fetch response.
+        offset: the end of the mirror's log.
+
+    Raises:
+        CorruptData: a batch begins before the end of the one before it. The log checks the CRC
+            when it appends.
+    """
+    begin_offset: int | None = None
+    pieces: list[Buffer] = []
+    due, last_epoch = offset, NO_EPOCH
+    for batch in split_batches(data):
+        piece: Buffer = batch.data
+        if not pieces and batch.base_offset < offset < batch.next_offset:
+            if batch.record_count == 0:
+                piece = filler(offset, batch.last_offset, batch.leader_epoch)
+            else:
+                begin_offset = due = batch.base_offset
+        elif batch.base_offset > due:
+            pieces.append(filler(due, batch.base_offset - 1, batch.leader_epoch))
+        elif batch.base_offset < due:
+            raise CorruptData(
+                f"the source sent a batch that begins at offset {batch.base_offset}, where {due}"
+                " was due"
+            )
+        pieces.append(piece)
+        due, last_epoch = batch.next_offset, max(last_epoch, batch.leader_epoch)
+    return CopiedBatches(
+        records=pieces[0] if len(pieces) == 1 else b"".join(pieces),
+        end_offset=due,
+        last_epoch=last_epoch,
+        begin_offset=begin_offset,
+    )
+
+
+class CutLeader(Protocol):
+    """The part of `Leader` that a reader needs."""
+
+    epoch: int
+    """The leader epoch of this cluster."""
+
+    def on_cut(self, offset: int) -> None:
+        """Note that the log ends at `offset` from now on."""
+        ...
+
+
+class MirrorReader:
+    """The reader of one mirror partition, in one leader epoch.
+
+    Args:
+        leader: the leader of the partition, in the same leader epoch.
+        log: the offsets of the log, which the leader and the shell change too.
+        may_cut: whether the controller has begun this epoch for a cut.
+        floor: the first offset of this cluster's own records; 0 if it has none.
+    """
+
+    def __init__(
+        self, leader: CutLeader, log: ReplicaLog, *, may_cut: bool = False, floor: int = 0
+    ) -> None:
+        self.stopped: str | None = None
+        """Why the reader has stopped; None while it reads."""
+        self.source_end = -1
+        """The source's high watermark as of the last answer; -1 before the first."""
+        self._leader = leader
+        self._log = log
+        self._may_cut = may_cut
+        self._floor = floor
+        self._number = 0
+        self._open: SourceFetch | None = None
+        self._awaits_controller = False
+
+    @property
+    def lag(self) -> int | None:
+        """The number of offsets that the source has and this log has not; None if not known."""
+        return None if self.source_end < 0 else max(0, self.source_end - self._log.end_offset)
+
+    def next_fetch(self) -> SourceFetch | None:
+        """Return the next fetch; None while one is open, or while the reader waits or is stopped.
+
+        A fetch confirms nothing to the source, so the reader need not wait for its own disk.
+        """
+        if self._open is not None or self._awaits_controller or self.stopped is not None:
+            return None
+        self._number += 1
+        self._open = SourceFetch(
+            number=self._number, offset=self._log.end_offset, last_epoch=self._log.last_epoch
+        )
+        return self._open
+
+    def on_failed(self, number: int) -> None:
+        """Allow the next fetch: this one was refused, or its answer is lost."""
+        if self._open is not None and self._open.number == number:
+            self._open = None
+
+    def on_fetched(
+        self, number: int, came: CopiedBatches, *, high_watermark: int, log_start: int
+    ) -> list[MirrorEffect]:
+        """Handle an answer of the source, with or without batches.
+
+        `high_watermark` and `log_start` are those of the source.
+        """
+        if not self._take(number):
+            return []
+        log = self._log
+        self.source_end = high_watermark
+        # Also where it starts just here: 1. The source has lost 30 and 31 and has others in their
+        # place. 2. It deletes its records below 32. 3. Nothing there tells any more that the 30 and
+        # 31 in this log are not the source's, and a batch from 30 to 33 is due.
+        is_empty = log.end_offset == log.start_offset
+        if log_start > log.end_offset or (log_start == log.end_offset and not is_empty):
+            return self._start_at(log_start)
+        if came.begin_offset is not None and not is_empty:
+            return self._stop(
+                f"the source has a batch from offset {came.begin_offset} on, and this log ends"
+                f" within it, at {log.end_offset}: their records differ below"
+            )
+        if came.last_epoch > self._leader.epoch:
+            # The batches are fetched again in the new epoch: leaders change rarely.
+            self._awaits_controller = True
+            return [RaiseEpoch(came.last_epoch)]
+        effects: list[MirrorEffect] = []
+        if came.begin_offset is not None:
+            effects += self._start_at(came.begin_offset)
+        if came.end_offset > log.end_offset:
+            effects.append(AppendBatches(came.end_offset))
+        if log_start > log.start_offset:
+            # The head goes here as it has gone there, after what this answer appends.
+            log.start_offset = log_start
+            effects.append(AdvanceLogStart(log_start))
+        return effects
+
+    def on_diverging(self, number: int, diverging: Diverging) -> list[MirrorEffect]:
+        """Cut the log where it diverges from the source's, see `Follower.on_diverging`."""
+        if not self._take(number):
+            return []
+        log = self._log
+        epoch, end_offset = log.end_of(diverging.epoch)
+        if epoch == diverging.epoch:
+            end_offset = min(end_offset, diverging.end_offset)
+        offset = max(min(end_offset, log.end_offset), log.start_offset)
+        if offset >= log.end_offset:
+            return []
+        return self._permitted(offset) or self._cut(offset)
+
+    def on_out_of_range(self, number: int) -> list[MirrorEffect]:
+        """Handle the refusal of an offset that the source does not have: ask what it has."""
+        return [AskEnds()] if self._take(number) else []
+
+    def on_ends(self, start: int, end: int) -> list[MirrorEffect]:
+        """Handle the offsets at which the source's log starts and ends."""
+        log = self._log
+        self.source_end = end
+        if log.end_offset < start:
+            return self._start_at(start)
+        # With records, the epochs tell where the logs part. An empty log has no epoch to compare.
+        if log.end_offset > end and log.end_offset == log.start_offset:
+            return self._permitted(end) or self._start_at(end)
+        return []
+
+    def _take(self, number: int) -> bool:
+        """Return whether this is the awaited answer; if so, the fetch is closed."""
+        fetch = self._open
+        if fetch is None or fetch.number != number:
+            return False
+        self._open = None
+        return fetch.offset == self._log.end_offset
+
+    def _permitted(self, offset: int) -> list[MirrorEffect]:
+        """Return what has to come before a cut at `offset`; nothing if it may happen now."""
+        log = self._log
+        if offset < self._floor:
+            return self._stop(
+                f"the source's log diverges at offset {offset}, but the records from offset"
+                f" {self._floor} on were produced to this cluster"
+            )
+        if offset >= log.high_watermark or self._may_cut:
+            return []
+        # 1. Records 60 to 99 are committed here, and an unclean election lost them at the source.
+        # 2. If this leader cut them in its epoch, a follower that has them could be elected in the
+        # next one and bring them back. 3. So the cut has an epoch of its own, recorded as unclean,
+        # in which followers may cut too.
+        self._awaits_controller = True
+        return [AskCut(offset)]
+
+    def _stop(self, reason: str) -> list[MirrorEffect]:
+        self.stopped = reason
+        return [StopMirror(reason)]
+
+    def _cut(self, offset: int) -> list[MirrorEffect]:
+        self._log.cut(offset)
+        self._leader.on_cut(offset)
+        return [Truncate(offset)]
+
+    def _start_at(self, offset: int) -> list[MirrorEffect]:
+        self._log.start_at(offset)
+        self._leader.on_cut(offset)
+        return [StartAt(offset)]
