@@ -31,8 +31,8 @@ from streamlog.broker.quorum.controller.decision import ControllerContext, Decis
 from streamlog.broker.quorum.metadata.cluster_metadata import (
     ClusterMetadata,
     MetadataChange,
-    changes_between,
 )
+from streamlog.broker.quorum.metadata.image_changes import changes_between
 from streamlog.broker.quorum.metadata.metadata_records import decode_record, encode_record
 from streamlog.broker.quorum.raft.log_entries import encode_entry, encode_snapshot, records_of
 from streamlog.broker.quorum.raft.log_replica import LogReplica, LogReplicaContext, QuorumPeers

@@ -1,9 +1,10 @@
 """MirrorReader: how the leader of a mirror partition copies its source.
 
-The source is the leader of a partition in another cluster. Pure: events in, effects out. The reader lives beside `Leader`, for one leader epoch of this
-cluster. Batches keep their offsets and their leader epochs, so both logs share one history of
-leader epochs, and the comparison of KIP-101 and KIP-320 holds between clusters as it does within
-one. Followers here, and a cluster that fails back later, compare by the same history.
+The source is the leader of a partition in another cluster. Pure: events in, effects out. The
+reader lives beside `Leader`, for one leader epoch of this cluster. Batches keep their offsets and
+their leader epochs, so both logs share one history of leader epochs, and the comparison of KIP-101
+and KIP-320 holds between clusters as it does within one. Followers here, and a cluster that fails
+back later, compare by the same history.
 
 Rules of this module:
 
@@ -12,7 +13,8 @@ Rules of this module:
   reader asks the controller to raise the leader epoch.
 - Committed records are cut only in a leader epoch that the controller has begun for this cut. The
   source loses committed records only by an unclean election.
-- Nothing is cut below `floor`: those records belong to this cluster, not to the source.
+- Nothing is cut below `floor`, where the era of the source begins: those records are older than the
+  source's leadership, so a source that lacks them has lost them.
 
 Not done here: the commit of what is copied (`leader_replica`), requests to the source.
 """
@@ -159,11 +161,16 @@ class MirrorReader:
         leader: the leader of the partition, in the same leader epoch.
         log: the offsets of the log, which the leader and the shell change too.
         may_cut: whether the controller has begun this epoch for a cut.
-        floor: the first offset of this cluster's own records; 0 if it has none.
+        floor: the offset below which nothing is cut.
     """
 
     def __init__(
-        self, leader: CutLeader, log: ReplicaLog, *, may_cut: bool = False, floor: int = 0
+        self,
+        leader: CutLeader,
+        log: ReplicaLog,
+        *,
+        may_cut: bool = False,
+        floor: int = 0,
     ) -> None:
         self.stopped: str | None = None
         """Why the reader has stopped; None while it reads."""
@@ -278,8 +285,8 @@ class MirrorReader:
         log = self._log
         if offset < self._floor:
             return self._stop(
-                f"the source's log diverges at offset {offset}, but the records from offset"
-                f" {self._floor} on were produced to this cluster"
+                f"the source's log diverges at offset {offset}, below offset {self._floor}, where"
+                " it began to lead: it has lost records that this log has"
             )
         if offset >= log.high_watermark or self._may_cut:
             return []

@@ -168,8 +168,9 @@ class Replica:
         return [*effects, *self.leader.on_flushed()]
 
     def _reader(self, leader: Leader, state: ReplicaState, source: MirrorOf) -> MirrorReader:
-        own = source.own_epoch
-        start = None if own == NO_EPOCH else self.log.epochs.start_after(own - 1)
+        # Before the first batch of the source's era is copied, there is nothing to protect.
+        floor_epoch = source.floor_epoch
+        start = None if floor_epoch == NO_EPOCH else self.log.epochs.start_after(floor_epoch - 1)
         return MirrorReader(
             leader,
             self.log,

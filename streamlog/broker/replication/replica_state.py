@@ -31,8 +31,8 @@ class MirrorOf(msgspec.Struct, frozen=True, kw_only=True):
     link_id: bytes
     topic: str
     topic_id: bytes
-    own_epoch: int = NO_EPOCH
-    """The leader epoch from which on records were produced to this cluster, if there are any."""
+    floor_epoch: int = NO_EPOCH
+    """The first leader epoch of the source's era: nothing is cut before it once it is copied."""
 
 
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):

@@ -145,6 +145,8 @@ class PartitionChangeRecord(Message, versions="0-2", flexible_from=0):
     last_known_elr: list[int] | None = int32_array("2+", nullable="2+", tag=7, starts_null=True)
     directories: list[bytes] | None = uuid_array("1+", nullable="1+", tag=8, starts_null=True)
     is_unclean: bool = boolean("0+", tag=OWN_TAG)
+    # With a leader: its new epoch is not below this one.
+    least_leader_epoch: int = int32("0+", default=-1, tag=OWN_TAG + 1)
 
 
 class ConfigRecord(Message, versions="0", flexible_from=0):
@@ -228,3 +230,47 @@ class UserSecretRecord(Message, versions="0", flexible_from=0):
     """
 
     secret: bytes = secret("0+")
+
+
+class LinkSetting(Struct):
+    """A setting of a link."""
+
+    name: str = string("0+")
+    value: str = string("0+")
+
+
+class MirrorLinkRecord(Message, versions="0", flexible_from=0):
+    """Our own: the whole state of a link, from which topics are mirrored."""
+
+    link_id: bytes = uuid("0+")
+    name: str = string("0+")
+    source_cluster_id: str = string("0+")
+    settings: list[LinkSetting] = array(LinkSetting, "0+")
+
+
+class RemoveMirrorLinkRecord(Message, versions="0", flexible_from=0):
+    """Our own: a link is removed; its topics stay."""
+
+    link_id: bytes = uuid("0+")
+
+
+class MirrorEra(Struct):
+    """The leader epochs from `leader_epoch` on, which leaders in this cluster began."""
+
+    cluster_id: str = string("0+")
+    leader_epoch: int = int32("0+")
+
+
+class MirrorTopicRecord(Message, versions="0", flexible_from=0):
+    """Our own: the whole state of a topic as a mirror, or as one that was a mirror."""
+
+    topic_id: bytes = uuid("0+")
+    link_id: bytes = uuid("0+")
+    source_topic: str = string("0+")
+    source_topic_id: bytes = uuid("0+")
+    # See `MirrorState`.
+    state: int = int8("0+")
+    reason: str = string("0+")
+    # In ms since 1970.
+    since_ms: int = int64("0+")
+    eras: list[MirrorEra] = array(MirrorEra, "0+")

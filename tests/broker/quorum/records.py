@@ -15,6 +15,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
     quota_record,
 )
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
+from streamlog.broker.quorum.metadata.mirrors import MirrorState
 from streamlog.broker.security.acl_authorizer import AclRule
 from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 from streamlog.protocol.messages.metadata_log import (
@@ -22,12 +23,17 @@ from streamlog.protocol.messages.metadata_log import (
     BrokerFeature,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    LinkSetting,
+    MirrorEra,
+    MirrorLinkRecord,
+    MirrorTopicRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
+    RemoveMirrorLinkRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
@@ -146,6 +152,7 @@ def _change_partition(draw: st.DrawFn, image: ClusterMetadata) -> MetadataRecord
         removing_replicas=draw(some),
         eligible_leader_replicas=draw(some),
         is_unclean=draw(st.booleans()),
+        least_leader_epoch=draw(st.sampled_from((-1, 3, 1 << 14))),
     )
 
 
@@ -213,6 +220,39 @@ def _keep_secret(draw: st.DrawFn, _: ClusterMetadata) -> MetadataRecord:
     return UserSecretRecord(secret=draw(st.binary(min_size=1, max_size=4)))
 
 
+def _put_link(draw: st.DrawFn, image: ClusterMetadata) -> MetadataRecord:
+    name = draw(st.sampled_from(("east", "west")))
+    known = image.link(name)
+    unique = (image.offset + 1).to_bytes(16, "big")
+    return MirrorLinkRecord(
+        link_id=unique if known is None else known.link_id,
+        name=name,
+        source_cluster_id="other",
+        settings=[LinkSetting(name="topics", value=draw(st.sampled_from(("a", "b"))))],
+    )
+
+
+def _remove_link(draw: st.DrawFn, image: ClusterMetadata) -> MetadataRecord | None:
+    links = sorted(image.links)
+    return RemoveMirrorLinkRecord(link_id=draw(st.sampled_from(links))) if links else None
+
+
+def _put_mirror(draw: st.DrawFn, image: ClusterMetadata) -> MetadataRecord | None:
+    topic = _some_topic(draw, image)
+    if topic is None:
+        return None
+    return MirrorTopicRecord(
+        topic_id=topic,
+        link_id=draw(st.binary(min_size=16, max_size=16)),
+        source_topic=draw(st.sampled_from(NAMES)),
+        source_topic_id=draw(st.binary(min_size=16, max_size=16)),
+        state=draw(st.sampled_from(MirrorState)),
+        reason=draw(st.sampled_from(("", "deleted at the source"))),
+        since_ms=draw(st.integers(0, 2**40)),
+        eras=[MirrorEra(cluster_id="other", leader_epoch=0)],
+    )
+
+
 def _nothing(_: st.DrawFn, __: ClusterMetadata) -> MetadataRecord:
     return NoOpRecord()
 
@@ -233,5 +273,8 @@ KINDS: tuple[Callable[[st.DrawFn, ClusterMetadata], MetadataRecord | None], ...]
     _add_acl,
     _remove_acl,
     _keep_secret,
+    _put_link,
+    _remove_link,
+    _put_mirror,
     _nothing,
 )

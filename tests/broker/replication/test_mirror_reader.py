@@ -302,13 +302,13 @@ def test_committed_records_are_cut_only_in_an_epoch_for_the_cut() -> None:
     assert uncommitted.on_diverging(1, Diverging(3, 7)) == [Truncate(7)]
 
 
-def test_records_of_this_cluster_are_never_cut() -> None:
+def test_records_from_before_the_source_led_are_never_cut() -> None:
     reader = new_reader(floor=8)
     reader.next_fetch()
     (effect,) = reader.on_diverging(1, Diverging(3, 7))
     assert isinstance(effect, StopMirror)
     assert "offset 7" in effect.reason
-    assert "from offset 8 on" in effect.reason
+    assert "below offset 8" in effect.reason
     assert reader.stopped == effect.reason
     assert reader.next_fetch() is None
 

@@ -1,7 +1,6 @@
 """ClusterMetadata: the metadata image, which is the outcome of the metadata log up to an offset.
 
-`replay` applies one record and returns its change, which brokers act on. `changes_between` compares
-two images, for a broker that has received a snapshot instead of records. `ClusterTopics` gives the
+`replay` applies one record and returns its change, which brokers act on. `ClusterTopics` gives the
 replicas the topics of an image.
 
 Rules of this module: the image changes by `replay` only, so that nodes that have replayed the same
@@ -20,6 +19,7 @@ import msgspec
 
 from streamlog.broker.config.resources import Entity, QuotaTable, entity_of
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord, encode_record
+from streamlog.broker.quorum.metadata.mirrors import MirrorLink, MirrorState, MirrorTopic
 from streamlog.broker.quorum.metadata.registrations import (
     NO_LEADER,
     BrokerRegistration,
@@ -34,6 +34,8 @@ from streamlog.protocol.messages.metadata_log import (
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    MirrorLinkRecord,
+    MirrorTopicRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -41,6 +43,7 @@ from streamlog.protocol.messages.metadata_log import (
     QuotaEntityData,
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
+    RemoveMirrorLinkRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
@@ -50,7 +53,6 @@ from streamlog.protocol.messages.metadata_log import (
 )
 from streamlog.protocol.schema import id_text
 from streamlog.protocol.scram import ScramCredential, ScramMechanism
-from streamlog.replace import replace
 
 
 class ClusterTopics:
@@ -152,6 +154,19 @@ class ProducerIdsTaken(msgspec.Struct, frozen=True):
     next_producer_id: int
 
 
+class LinkChanged(msgspec.Struct, frozen=True):
+    """A link was created or changed (None before or after: there was, or is, none)."""
+
+    before: MirrorLink | None
+    after: MirrorLink | None
+
+
+class MirrorChanged(msgspec.Struct, frozen=True):
+    """A topic became a mirror, or its state as a mirror changed."""
+
+    topic_id: bytes
+
+
 MetadataChange: TypeAlias = (
     BrokerChanged
     | TopicCreated
@@ -162,6 +177,8 @@ MetadataChange: TypeAlias = (
     | UserChanged
     | AclsChanged
     | ProducerIdsTaken
+    | LinkChanged
+    | MirrorChanged
 )
 
 
@@ -237,6 +254,9 @@ class ClusterMetadata:
         self.offset = -1
         self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[bytes, TopicRegistration] = {}
+        self.links: dict[bytes, MirrorLink] = {}
+        self.mirrors: dict[bytes, MirrorTopic] = {}
+        """By topic id: topics that are mirrors, or that were before their promotion."""
         self.next_producer_id = 0
         self.user_secret = b""
         """The secret from which an unknown user gets made-up credentials; empty if not set.
@@ -301,6 +321,10 @@ class ClusterMetadata:
     def configured(self, resource_type: int) -> list[str]:
         """Return the names of a type's resources that have dynamic settings, sorted."""
         return sorted(name for kind, name in self._configs if kind == resource_type)
+
+    def link(self, name: str) -> MirrorLink | None:
+        """Return the link of this name; None if there is none."""
+        return next((each for each in self.links.values() if each.name == name), None)
 
     def quotas(self) -> QuotaTable:
         """Return a copy of the quotas."""
@@ -368,6 +392,7 @@ class ClusterMetadata:
         topic = self._known_topic(record.topic_id, offset)
         del self.topics[record.topic_id]
         del self._topic_ids[topic.name]
+        self.mirrors.pop(record.topic_id, None)
         # A topic that is created later under this name begins without settings.
         self._configs.pop((TOPIC_RESOURCE, topic.name), None)
         self.deleted_topics[topic.topic_id] = None
@@ -471,6 +496,26 @@ class ClusterMetadata:
         self.user_secret = record.secret
         return UserChanged("")
 
+    def _put_link(self, record: MirrorLinkRecord, offset: int) -> MetadataChange:
+        before, after = self.links.get(record.link_id), MirrorLink.of_record(record)
+        other = self.link(after.name)
+        if other is not None and other.link_id != after.link_id:
+            raise _misfit(offset, f"two links have the name {after.name}")
+        self.links[after.link_id] = after
+        return LinkChanged(before, after)
+
+    def _remove_link(self, record: RemoveMirrorLinkRecord, offset: int) -> MetadataChange:
+        before = self.links.pop(record.link_id, None)
+        if before is None:
+            raise _misfit(offset, f"there is no link with id {id_text(record.link_id)}")
+        return LinkChanged(before, None)
+
+    def _put_mirror(self, record: MirrorTopicRecord, offset: int) -> MetadataChange:
+        self._known_topic(record.topic_id, offset)
+        _known(MirrorState, record.state, offset)
+        self.mirrors[record.topic_id] = MirrorTopic.of_record(record)
+        return MirrorChanged(record.topic_id)
+
     def _nothing(self, _: NoOpRecord, __: int) -> None:
         """Change nothing: a record that only shows that time has passed."""
 
@@ -506,6 +551,9 @@ class ClusterMetadata:
         RemoveAccessControlEntryRecord: _remove_acl,
         UserSecretRecord: _keep_secret,
         NoOpRecord: _nothing,
+        MirrorLinkRecord: _put_link,
+        RemoveMirrorLinkRecord: _remove_link,
+        MirrorTopicRecord: _put_mirror,
     }
 
     # ---- snapshot ----
@@ -517,10 +565,9 @@ class ClusterMetadata:
         """
         for _, broker in sorted(self.brokers.items()):
             yield broker.record()
-        for topic in sorted(self.topics.values(), key=lambda each: each.topic_id):
-            yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
-            for number, partition in sorted(topic.partitions.items()):
-                yield partition.record(topic.topic_id, number)
+        for _, link in sorted(self.links.items()):
+            yield link.record()
+        yield from self._topic_records()
         for (kind, resource), own in sorted(self._configs.items()):
             for name, value in sorted(own.items()):
                 yield ConfigRecord(
@@ -535,6 +582,14 @@ class ClusterMetadata:
             yield acl_record(acl)
         if self.next_producer_id:
             yield ProducerIdsRecord(broker_id=-1, next_producer_id=self.next_producer_id)
+
+    def _topic_records(self) -> Iterator[MetadataRecord]:
+        for topic in sorted(self.topics.values(), key=lambda each: each.topic_id):
+            yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
+            for number, partition in sorted(topic.partitions.items()):
+                yield partition.record(topic.topic_id, number)
+            if topic.topic_id in self.mirrors:
+                yield self.mirrors[topic.topic_id].record()
 
     def _secrets(self) -> Iterator[MetadataRecord]:
         if self.user_secret:
@@ -556,67 +611,3 @@ def _known(kind: Callable[[int], E], number: int, offset: int) -> E:
         return kind(number)
     except ValueError as error:
         raise _misfit(offset, str(error)) from error
-
-
-def changes_between(before: ClusterMetadata, after: ClusterMetadata) -> list[MetadataChange]:
-    """Return the changes from one image to the other, as if their records had been replayed."""
-    # Removals first: a topic that was deleted and created again has the same name in both images,
-    # and the old one's log has to go before the new one can be created.
-    return [*_gone(before, after), *_there(before, after)]
-
-
-def _gone(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[MetadataChange]:
-    for topic_id, topic in before.topics.items():
-        if topic_id not in after.topics:
-            yield TopicDeleted(topic_id, topic.name, tuple(topic.partitions))
-    for broker_id, broker in before.brokers.items():
-        if broker_id not in after.brokers:
-            yield BrokerChanged(broker_id, broker, None)
-    for change in _made(before):
-        match change:
-            case ConfigChanged(resource_type=kind, resource_name=name, name=key):
-                if key not in after.config(kind, name):
-                    yield ConfigChanged(kind, name, key, None)
-            # These carry no values: watchers read them from the new image.
-            case QuotaChanged() | UserChanged() | AclsChanged():
-                yield change
-            case _:
-                pass
-
-
-def _there(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[MetadataChange]:
-    for change in _made(after):
-        match change:
-            case TopicCreated(topic_id=topic_id) if topic_id in before.topics:
-                pass
-            case PartitionChanged():
-                old = before.partition(change.topic_id, change.partition)
-                if old != change.after:
-                    yield replace(change, before=old)
-            case BrokerChanged():
-                broker = before.brokers.get(change.broker_id)
-                if broker != change.after:
-                    yield replace(change, before=broker)
-            case _:
-                yield change
-
-
-def _made(image: ClusterMetadata) -> Iterable[MetadataChange]:
-    """Return the changes that build an image from nothing, without superseded ones.
-
-    Of several changes of one broker or partition only the last counts.
-    """
-    scratch = ClusterMetadata()
-    changes: dict[object, MetadataChange] = {}
-    for record in image.snapshot():
-        change = scratch.replay(record, image.offset)
-        match change:
-            case None:
-                continue
-            case BrokerChanged():
-                changes["broker", change.broker_id] = change
-            case PartitionChanged():
-                changes["partition", change.topic_id, change.partition] = change
-            case _:
-                changes["other", len(changes)] = change
-    return changes.values()

@@ -19,12 +19,15 @@ from streamlog.protocol.messages.metadata_log import (
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
     ConfigRecord,
+    MirrorLinkRecord,
+    MirrorTopicRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
+    RemoveMirrorLinkRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
@@ -51,6 +54,9 @@ MetadataRecord: TypeAlias = (
     | RemoveAccessControlEntryRecord
     | NoOpRecord
     | UserSecretRecord
+    | MirrorLinkRecord
+    | RemoveMirrorLinkRecord
+    | MirrorTopicRecord
 )
 
 FRAME_VERSION = 1
@@ -74,6 +80,9 @@ KINDS: dict[int, type[Message]] = {
     20: NoOpRecord,
     22: RemoveUserScramCredentialRecord,
     OWN_KIND: UserSecretRecord,
+    OWN_KIND + 1: MirrorLinkRecord,
+    OWN_KIND + 2: RemoveMirrorLinkRecord,
+    OWN_KIND + 3: MirrorTopicRecord,
 }
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 

@@ -201,7 +201,9 @@ class PartitionRegistration(msgspec.Struct, frozen=True, kw_only=True):
         """Return the partition after a change record, with its epochs raised."""
         has_leader = record.leader != NO_CHANGE
         # Even the present leader gets a new epoch if the record names it, see the head.
-        leader_epoch = self.leader_epoch + has_leader
+        leader_epoch = self.leader_epoch
+        if has_leader:
+            leader_epoch = max(leader_epoch + 1, record.least_leader_epoch)
 
         def new(after: list[int] | None, before: tuple[int, ...]) -> tuple[int, ...]:
             return before if after is None else tuple(after)

@@ -7,11 +7,14 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
     BrokerChanged,
     ClusterMetadata,
     ConfigChanged,
+    LinkChanged,
+    MetadataChange,
+    MirrorChanged,
     PartitionChanged,
     TopicCreated,
     TopicDeleted,
-    changes_between,
 )
+from streamlog.broker.quorum.metadata.image_changes import changes_between
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
 from streamlog.protocol.messages.metadata_log import ConfigRecord
 from tests.broker.quorum.records import histories
@@ -31,11 +34,55 @@ def facts(image: ClusterMetadata) -> dict[object, object]:
         known["topic", topic_id] = topic.name
         for number, partition in topic.partitions.items():
             known["partition", topic_id, number] = partition
+    known |= {("link", link_id): link for link_id, link in image.links.items()}
+    known |= {("mirror", topic_id): mirror for topic_id, mirror in image.mirrors.items()}
     for record in image.snapshot():
         if isinstance(record, ConfigRecord):
             key = ("config", record.resource_type, record.resource_name, record.name)
             known[key] = record.value
     return known
+
+
+def act(known: dict[object, object], change: MetadataChange, after: ClusterMetadata) -> None:
+    """Act on one change, as a node does."""
+    match change:
+        case BrokerChanged(broker_id=broker_id):
+            assert known.pop(("broker", broker_id), None) == change.before
+            if change.after is not None:
+                known["broker", broker_id] = change.after
+        case TopicDeleted(topic_id=topic_id):
+            assert known.pop(("topic", topic_id)) == change.name
+            known.pop(("mirror", topic_id), None)
+            for number in change.partitions:
+                del known["partition", topic_id, number]
+        case TopicCreated(topic_id=topic_id):
+            assert ("topic", topic_id) not in known
+            known["topic", topic_id] = change.name
+        case PartitionChanged(topic_id=topic_id, partition=number):
+            assert known.get(("partition", topic_id, number)) == change.before
+            known["partition", topic_id, number] = change.after
+        case ConfigChanged():
+            key = ("config", change.resource_type, change.resource_name, change.name)
+            known.pop(key, None)
+            if change.value is not None:
+                known[key] = change.value
+        case _:
+            act_on_mirrors(known, change, after)
+
+
+def act_on_mirrors(
+    known: dict[object, object], change: MetadataChange, after: ClusterMetadata
+) -> None:
+    match change:
+        case LinkChanged(before=old, after=new):
+            if old is not None:
+                assert known.pop(("link", old.link_id)) == old
+            if new is not None:
+                known["link", new.link_id] = new
+        case MirrorChanged(topic_id=topic_id):
+            known["mirror", topic_id] = after.mirrors[topic_id]
+        case _:
+            pass
 
 
 @given(histories(), st.data())
@@ -46,28 +93,7 @@ def test_changes_lead_from_one_image_to_another(
     after = replay(records)
     known = facts(before)
     for change in changes_between(before, after):
-        match change:
-            case BrokerChanged(broker_id=broker_id):
-                assert known.pop(("broker", broker_id), None) == change.before
-                if change.after is not None:
-                    known["broker", broker_id] = change.after
-            case TopicDeleted(topic_id=topic_id):
-                assert known.pop(("topic", topic_id)) == change.name
-                for number in change.partitions:
-                    del known["partition", topic_id, number]
-            case TopicCreated(topic_id=topic_id):
-                assert ("topic", topic_id) not in known
-                known["topic", topic_id] = change.name
-            case PartitionChanged(topic_id=topic_id, partition=number):
-                assert known.get(("partition", topic_id, number)) == change.before
-                known["partition", topic_id, number] = change.after
-            case ConfigChanged():
-                key = ("config", change.resource_type, change.resource_name, change.name)
-                known.pop(key, None)
-                if change.value is not None:
-                    known[key] = change.value
-            case _:
-                pass
+        act(known, change, after)
     assert known == facts(after)
 
 
@@ -77,4 +103,11 @@ def test_identical_images_have_no_changed_topics_partitions_or_brokers(
 ) -> None:
     image = replay(records)
     kinds = {type(change) for change in changes_between(image, image)}
-    assert not kinds & {BrokerChanged, PartitionChanged, TopicCreated, TopicDeleted}
+    assert not kinds & {
+        BrokerChanged,
+        LinkChanged,
+        MirrorChanged,
+        PartitionChanged,
+        TopicCreated,
+        TopicDeleted,
+    }

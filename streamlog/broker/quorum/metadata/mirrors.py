@@ -1,0 +1,183 @@
+"""MirrorLink, MirrorTopic: a link to another cluster and a mirrored topic in the metadata image.
+
+Frozen values, as in `registrations`: a change returns a new one, and each is one record.
+
+A topic that has been a mirror keeps its *eras*: which cluster began which leader epochs. Two
+clusters that both have led a topic find by them where their logs part, although each has counted
+its epochs by itself:
+
+1. Cluster `a` leads `orders` in epochs 0 to 5, and cluster `b` mirrors it.
+2. `b` is promoted: its era begins at a leader epoch far above those of `a`, such as 1,671,168.
+3. `a` is cut off, still has writers, and elects leaders up to epoch 9.
+4. `a` is to follow `b`. In `b`, epoch 5 ends where epoch 1,671,168 begins, and there is no 6 to 9:
+   so `a` cuts its log where its epoch 5 ended, or where that of `b` did, if that is earlier.
+
+An era begins at a random distance from the one before. Two mirrors of `a` that were both promoted
+therefore count in different epochs, too, and either can follow the other. In the one case in 512 in
+which they don't, `are_ambiguous` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Protocol, Self
+
+import msgspec
+
+from streamlog.broker.replication.replica_state import NO_EPOCH, MirrorOf
+from streamlog.protocol.messages.metadata_log import (
+    LinkSetting,
+    MirrorEra,
+    MirrorLinkRecord,
+    MirrorTopicRecord,
+)
+
+ERA_BITS = 14
+"""The leader epochs of an era: 16,384 elections, and more if the next era is further away."""
+ERA_DISTANCE = 512
+"""The most eras between two promotions. There are 131,072, enough for some 500 promotions."""
+
+
+class EraChance(Protocol):
+    """Port: where random distances come from."""
+
+    def randrange(self, stop: int, /) -> int:
+        """Return a random number from 0 to below `stop`."""
+        ...
+
+
+class MirrorState(IntEnum):
+    """What has been decided about a mirrored topic."""
+
+    ACTIVE = 0
+    """Its leaders copy the source."""
+    PAUSED = 1
+    """Its leaders copy nothing until it is resumed."""
+    STOPPED = 2
+    """It can't be continued, for the reason that it names; it accepts no producers either."""
+    PROMOTED = 3
+    """It is a topic of this cluster."""
+
+
+class Era(msgspec.Struct, frozen=True):
+    """The leader epochs from `leader_epoch` on, which leaders in `cluster_id` began."""
+
+    cluster_id: str
+    leader_epoch: int
+
+
+class MirrorLink(msgspec.Struct, frozen=True, kw_only=True):
+    """A link: another cluster, and what is mirrored from it."""
+
+    link_id: bytes
+    name: str
+    source_cluster_id: str
+    settings: Mapping[str, str]
+    """The settings that were given, as texts; secrets are references (`${file:...}`)."""
+
+    def record(self) -> MirrorLinkRecord:
+        """Return the link as a record."""
+        return MirrorLinkRecord(
+            link_id=self.link_id,
+            name=self.name,
+            source_cluster_id=self.source_cluster_id,
+            settings=[
+                LinkSetting(name=name, value=value) for name, value in sorted(self.settings.items())
+            ],
+        )
+
+    @classmethod
+    def of_record(cls, record: MirrorLinkRecord) -> Self:
+        """Return the link in a record."""
+        return cls(
+            link_id=record.link_id,
+            name=record.name,
+            source_cluster_id=record.source_cluster_id,
+            settings={each.name: each.value for each in record.settings},
+        )
+
+
+class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that is a mirror, or that was one before it was promoted."""
+
+    topic_id: bytes
+    link_id: bytes
+    source_topic: str
+    source_topic_id: bytes
+    """All zero if the source has no topic ids."""
+    state: MirrorState = MirrorState.ACTIVE
+    reason: str = ""
+    since_ms: int = 0
+    """When the state began, in ms since 1970."""
+    eras: tuple[Era, ...] = ()
+    """Those of the source; ascending, and the first one begins at epoch 0."""
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether it belongs to its source, so that nobody may produce to it."""
+        return self.state is not MirrorState.PROMOTED
+
+    @property
+    def mirror_of(self) -> MirrorOf | None:
+        """What its leaders copy; None if it was promoted."""
+        if not self.is_mirror:
+            return None
+        return MirrorOf(
+            link_id=self.link_id,
+            topic=self.source_topic,
+            topic_id=self.source_topic_id,
+            floor_epoch=self.eras[-1].leader_epoch if len(self.eras) > 1 else NO_EPOCH,
+        )
+
+    def record(self) -> MirrorTopicRecord:
+        """Return the topic's state as a record."""
+        return MirrorTopicRecord(
+            topic_id=self.topic_id,
+            link_id=self.link_id,
+            source_topic=self.source_topic,
+            source_topic_id=self.source_topic_id,
+            state=self.state,
+            reason=self.reason,
+            since_ms=self.since_ms,
+            eras=[
+                MirrorEra(cluster_id=each.cluster_id, leader_epoch=each.leader_epoch)
+                for each in self.eras
+            ],
+        )
+
+    @classmethod
+    def of_record(cls, record: MirrorTopicRecord) -> Self:
+        """Return the state in a record.
+
+        Raises:
+            ValueError: the state is not one of `MirrorState`.
+        """
+        return cls(
+            topic_id=record.topic_id,
+            link_id=record.link_id,
+            source_topic=record.source_topic,
+            source_topic_id=record.source_topic_id,
+            state=MirrorState(record.state),
+            reason=record.reason,
+            since_ms=record.since_ms,
+            eras=tuple(Era(each.cluster_id, each.leader_epoch) for each in record.eras),
+        )
+
+
+def next_era_epoch(leader_epoch: int, chance: EraChance) -> int:
+    """Return the first leader epoch of an era after one that has reached `leader_epoch`."""
+    era = (leader_epoch >> ERA_BITS) + 1 + chance.randrange(ERA_DISTANCE)
+    return era << ERA_BITS
+
+
+def are_ambiguous(ours: Sequence[Era], source: Sequence[Era]) -> bool:
+    """Return whether leader epochs can't tell where two histories part.
+
+    They part where one cluster was promoted and the other one was not, or another one was. If two
+    were promoted at the same leader epoch, batches of that epoch may differ.
+    """
+    for own, other in zip(ours, source, strict=False):
+        if own != other:
+            return own.leader_epoch == other.leader_epoch
+    return False
