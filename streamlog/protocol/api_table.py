@@ -72,6 +72,20 @@ from streamlog.protocol.messages.lag_messages import (
     FindNextRecordsRequest,
     FindNextRecordsResponse,
 )
+from streamlog.protocol.messages.mirror_messages import (
+    AlterLinkRequest,
+    AlterLinkResponse,
+    AlterMirrorPartitionRequest,
+    AlterMirrorPartitionResponse,
+    AlterMirrorsRequest,
+    AlterMirrorsResponse,
+    CreateLinkRequest,
+    CreateLinkResponse,
+    CreateMirrorsRequest,
+    CreateMirrorsResponse,
+    DeleteLinkRequest,
+    DeleteLinkResponse,
+)
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -314,6 +328,12 @@ _SERVED: Final = (
     _api(OWN_KEY + 3, DescribeGroupLagRequest, DescribeGroupLagResponse),
     _api(OWN_KEY + 4, FindNextRecordsRequest, FindNextRecordsResponse, is_of_peers=True),
     _api(OWN_KEY + 5, WriteToRegistryRequest, WriteToRegistryResponse, is_of_peers=True),
+    _api(OWN_KEY + 6, CreateLinkRequest, CreateLinkResponse),
+    _api(OWN_KEY + 7, AlterLinkRequest, AlterLinkResponse),
+    _api(OWN_KEY + 8, DeleteLinkRequest, DeleteLinkResponse),
+    _api(OWN_KEY + 9, CreateMirrorsRequest, CreateMirrorsResponse, is_of_peers=True),
+    _api(OWN_KEY + 10, AlterMirrorsRequest, AlterMirrorsResponse),
+    _api(OWN_KEY + 11, AlterMirrorPartitionRequest, AlterMirrorPartitionResponse, is_of_peers=True),
 )
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _SERVED}

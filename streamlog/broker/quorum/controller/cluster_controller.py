@@ -21,6 +21,7 @@ from streamlog.broker.quorum.controller.decision import (
     Decision,
     DecisionHandlers,
 )
+from streamlog.broker.quorum.controller.mirror_control import MirrorControl
 from streamlog.broker.quorum.controller.partition_control import PartitionControl, Reassignments
 from streamlog.broker.quorum.controller.security_control import SecurityControl
 from streamlog.broker.quorum.controller.topic_control import TopicControl
@@ -41,13 +42,15 @@ class Controller:
         self._brokers = BrokerControl(context)
         self._partitions = PartitionControl(context)
         self._rebalance_at_ms = 0
+        topics = TopicControl(context)
         self._handlers: DecisionHandlers = {
             kind: handler
             for part in (
                 self._brokers,
                 self._partitions,
                 Reassignments(context),
-                TopicControl(context),
+                topics,
+                MirrorControl(context, topics),
                 ConfigControl(context),
                 QuotaControl(context),
                 SecurityControl(context),

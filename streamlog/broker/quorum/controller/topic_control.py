@@ -23,6 +23,7 @@ from streamlog.broker.quorum.controller.decision import (
 )
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE, TopicRegistration
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
+from streamlog.broker.quorum.metadata.mirrors import MirrorState
 from streamlog.broker.quorum.metadata.registrations import NO_LEADER, UNASSIGNED_DIRECTORY
 from streamlog.broker.quorum.raft.raft_wire import METADATA_TOPIC
 from streamlog.errors import ConfigError, LogError, TopicExists, UnknownTopicOrPartition
@@ -146,7 +147,7 @@ class TopicControl:
         for topic in request.topics:
             try:
                 _check_once(topic.name, counts)
-                result, made = self._created(topic)
+                result, made = self.created(topic)
             except LogError as error:
                 result = CreatableTopicResult(
                     name=topic.name,
@@ -163,7 +164,12 @@ class TopicControl:
             results.append(result)
         return respond(CreateTopicsResponse(topics=results), records)
 
-    def _created(self, topic: CreatableTopic) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
+    def created(self, topic: CreatableTopic) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
+        """Return the result and the records of a new topic.
+
+        Raises:
+            LogError: the topic can't be created.
+        """
         check_name(topic.name)
         if topic.name == METADATA_TOPIC:
             raise error_for(
@@ -353,6 +359,7 @@ class TopicControl:
         try:
             topic = self._find(asked)
             self._check_not_internal(topic.name)
+            self._check_not_mirror(topic, "deleted")
             # The request may name a topic twice, by its name and by its id. A second record would
             # contradict the first one at the replay.
             if topic.topic_id in gone:
@@ -390,6 +397,16 @@ class TopicControl:
         if name in self._context.internal_topics:
             raise error_for(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is an internal topic")
 
+    def _check_not_mirror(self, topic: TopicRegistration, what: str) -> None:
+        """Check that a topic is not one that its link would make anew, or let differ."""
+        mirror = self._context.metadata.mirrors.get(topic.topic_id)
+        if mirror is not None and mirror.state in (MirrorState.ACTIVE, MirrorState.PAUSED):
+            raise error_for(
+                ErrorCode.POLICY_VIOLATION,
+                f"{topic.name} mirrors {mirror.source_topic} of another cluster and can't be"
+                f" {what} here: promote it first, or stop it (streamlog mirror stop)",
+            )
+
     # ---- adding partitions ----
 
     def add_partitions(
@@ -403,7 +420,8 @@ class TopicControl:
             result = CreatePartitionsTopicResult(name=topic.name)
             try:
                 _check_once(topic.name, counts)
-                added = list(self._added(topic))
+                self._check_grows(topic.name)
+                added = list(self.added(topic))
             except LogError as error:
                 result.error_code, result.error_message = error.code, str(error)
             else:
@@ -411,7 +429,17 @@ class TopicControl:
             results.append(result)
         return respond(CreatePartitionsResponse(results=results), records)
 
-    def _added(self, asked: CreatePartitionsTopic) -> Iterator[MetadataRecord]:
+    def _check_grows(self, name: str) -> None:
+        topic = self._context.metadata.topic(name)
+        if topic is not None:
+            self._check_not_mirror(topic, "given more partitions")
+
+    def added(self, asked: CreatePartitionsTopic) -> Iterator[MetadataRecord]:
+        """Yield the records of a topic's new partitions.
+
+        Raises:
+            LogError: they can't be added.
+        """
         topic = self._context.metadata.topic(asked.name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {asked.name!r}")

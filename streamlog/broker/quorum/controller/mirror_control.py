@@ -1,0 +1,376 @@
+"""MirrorControl: the controller's decisions on links and mirror topics.
+
+Rules of this module:
+
+- A topic is created as a mirror and becomes one of this cluster by promotion. Each of these changes
+  begins a leader epoch of all its partitions, so that no leader acts on the state before.
+- Promotion begins an era (see `metadata.mirrors`).
+- A topic follows a source only if leader epochs tell where their logs part.
+
+Not done here: what is copied (`replication.mirror_reader`), the look for new topics at the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from streamlog.broker.quorum.controller.decision import (
+    ControllerContext,
+    Decision,
+    DecisionHandlers,
+    decides,
+    respond,
+)
+from streamlog.broker.quorum.controller.topic_control import TopicControl
+from streamlog.broker.quorum.metadata.cluster_metadata import TopicRegistration
+from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
+from streamlog.broker.quorum.metadata.mirrors import (
+    Era,
+    MirrorLink,
+    MirrorState,
+    MirrorTopic,
+    are_ambiguous,
+    next_era_epoch,
+)
+from streamlog.broker.storage.log.leader_epochs import EPOCH_MAX
+from streamlog.errors import LogError, TopicExists, UnknownTopicOrPartition
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.metadata_log import (
+    PartitionChangeRecord,
+    RemoveMirrorLinkRecord,
+)
+from streamlog.protocol.messages.mirror_messages import (
+    AlterableMirror,
+    AlterLinkRequest,
+    AlterLinkResponse,
+    AlterMirrorPartitionRequest,
+    AlterMirrorPartitionResponse,
+    AlterMirrorsRequest,
+    AlterMirrorsResponse,
+    CreatableMirror,
+    CreateLinkRequest,
+    CreateLinkResponse,
+    CreateMirrorsRequest,
+    CreateMirrorsResponse,
+    DeleteLinkRequest,
+    DeleteLinkResponse,
+    MirrorResult,
+)
+from streamlog.protocol.messages.partitions_and_replicas import CreatePartitionsTopic
+from streamlog.protocol.messages.topics_and_configs import CreatableTopic
+from streamlog.replace import replace
+
+_ID_BYTES = 16
+_CHANGES = {
+    MirrorState.ACTIVE: (MirrorState.PAUSED, MirrorState.STOPPED),
+    MirrorState.PAUSED: (MirrorState.ACTIVE,),
+    MirrorState.STOPPED: (MirrorState.ACTIVE, MirrorState.PAUSED),
+    MirrorState.PROMOTED: (MirrorState.ACTIVE, MirrorState.PAUSED, MirrorState.STOPPED),
+}
+"""For each state, those from which it can be reached; a stopped topic can be resumed."""
+
+
+class MirrorControl:
+    """Links and mirror topics, for the active controller."""
+
+    def __init__(self, context: ControllerContext, topics: TopicControl) -> None:
+        """`topics` creates the topics that are mirrors."""
+        self._context = context
+        self._topics = topics
+
+    def handlers(self) -> DecisionHandlers:
+        """Return the handler of each kind of request."""
+        return dict(
+            [
+                decides(CreateLinkRequest, self.create_link),
+                decides(AlterLinkRequest, self.alter_link),
+                decides(DeleteLinkRequest, self.delete_link),
+                decides(CreateMirrorsRequest, self.create_mirrors),
+                decides(AlterMirrorsRequest, self.alter_mirrors),
+                decides(AlterMirrorPartitionRequest, self.alter_partition),
+            ]
+        )
+
+    # ---- links ----
+
+    def create_link(
+        self, request: CreateLinkRequest, _: int, __: int
+    ) -> Decision[CreateLinkResponse]:
+        """Create a link; with `validate_only`, only check the request."""
+        context = self._context
+        detail = ""
+        code = ErrorCode.INVALID_REQUEST
+        if not request.name:
+            detail = "a link needs a name"
+        elif context.metadata.link(request.name) is not None:
+            detail = f"link {request.name} exists already: choose another name, or delete it first"
+            code = ErrorCode.DUPLICATE_RESOURCE
+        elif request.source_cluster_id == context.cluster_id:
+            detail = (
+                f"link {request.name} leads to this cluster itself ({context.cluster_id}): give"
+                " the addresses of another cluster"
+            )
+        if detail:
+            return respond(CreateLinkResponse(error_code=code, error_message=detail))
+        link = MirrorLink(
+            link_id=context.chance.randbytes(_ID_BYTES),
+            name=request.name,
+            source_cluster_id=request.source_cluster_id,
+            settings={each.name: each.value for each in request.settings},
+        )
+        records = () if request.validate_only else (link.record(),)
+        return respond(CreateLinkResponse(link_id=link.link_id), records)
+
+    def alter_link(self, request: AlterLinkRequest, _: int, __: int) -> Decision[AlterLinkResponse]:
+        """Change settings of a link."""
+        try:
+            link = self._link(request.name)
+        except LogError as error:
+            return respond(AlterLinkResponse(error_code=error.code, error_message=str(error)))
+        settings = {**link.settings}
+        for change in request.settings:
+            if change.value is None:
+                settings.pop(change.name, None)
+            else:
+                settings[change.name] = change.value
+        return respond(AlterLinkResponse(), (replace(link, settings=settings).record(),))
+
+    def delete_link(
+        self, request: DeleteLinkRequest, _: int, __: int
+    ) -> Decision[DeleteLinkResponse]:
+        """Delete a link that mirrors no topic any more."""
+        try:
+            link = self._link(request.name)
+            self._check_unused(link)
+        except LogError as error:
+            return respond(DeleteLinkResponse(error_code=error.code, error_message=str(error)))
+        return respond(DeleteLinkResponse(), (RemoveMirrorLinkRecord(link_id=link.link_id),))
+
+    def _link(self, name: str) -> MirrorLink:
+        link = self._context.metadata.link(name)
+        if link is None:
+            names = sorted(each.name for each in self._context.metadata.links.values())
+            there = f"the links are {', '.join(names)}" if names else "there are no links"
+            raise error_for(ErrorCode.RESOURCE_NOT_FOUND, f"there is no link {name!r}: {there}")
+        return link
+
+    def _check_unused(self, link: MirrorLink) -> None:
+        metadata = self._context.metadata
+        mirrors = sorted(
+            metadata.topics[each.topic_id].name
+            for each in metadata.mirrors.values()
+            if each.link_id == link.link_id and each.is_mirror
+        )
+        if mirrors:
+            raise error_for(
+                ErrorCode.INVALID_REQUEST,
+                f"link {link.name} mirrors {len(mirrors)} topics, such as {mirrors[0]}: promote or"
+                " delete them first",
+            )
+
+    # ---- mirror topics ----
+
+    def create_mirrors(
+        self, request: CreateMirrorsRequest, _: int, __: int
+    ) -> Decision[CreateMirrorsResponse]:
+        """Create mirror topics, or let topics follow another cluster that has led them since."""
+        link = self._context.metadata.links.get(request.link_id)
+        if link is None:
+            return respond(
+                CreateMirrorsResponse(
+                    error_code=ErrorCode.RESOURCE_NOT_FOUND,
+                    error_message="the link has been deleted",
+                )
+            )
+        records: list[MetadataRecord] = []
+        results = []
+        for asked in request.topics:
+            result = MirrorResult(name=asked.name)
+            try:
+                records += self._mirrored(link, asked, request.wall_ms)
+            except LogError as error:
+                result.error_code, result.error_message = error.code, str(error)
+            results.append(result)
+        return respond(CreateMirrorsResponse(topics=results), records)
+
+    def _mirrored(
+        self, link: MirrorLink, asked: CreatableMirror, wall_ms: int
+    ) -> Iterator[MetadataRecord]:
+        found = self._context.metadata.topic(asked.name)
+        eras = tuple(Era(each.cluster_id, each.leader_epoch) for each in asked.eras)
+        mirror = MirrorTopic(
+            topic_id=b"" if found is None else found.topic_id,
+            link_id=link.link_id,
+            source_topic=asked.source_topic,
+            source_topic_id=asked.source_topic_id,
+            since_ms=wall_ms,
+            eras=eras or (Era(link.source_cluster_id, 0),),
+        )
+        if found is None:
+            result, records = self._topics.created(
+                CreatableTopic(
+                    name=asked.name,
+                    num_partitions=asked.num_partitions,
+                    replication_factor=-1,
+                    configs=asked.configs,
+                )
+            )
+            yield from records
+            yield replace(mirror, topic_id=result.topic_id).record()
+            return
+        known = self._context.metadata.mirrors.get(found.topic_id)
+        if known is not None and known.is_mirror:
+            yield from self._grown(found, known, mirror, asked.num_partitions)
+            return
+        self._check_follows(found, known, mirror, asked.num_partitions)
+        yield mirror.record()
+        yield from _new_epochs(found, -1)
+
+    def _grown(
+        self, topic: TopicRegistration, known: MirrorTopic, asked: MirrorTopic, partitions: int
+    ) -> Iterator[MetadataRecord]:
+        """Yield the records of the partitions that the source has got."""
+        is_same = (known.link_id, known.source_topic, known.source_topic_id) == (
+            asked.link_id,
+            asked.source_topic,
+            asked.source_topic_id,
+        )
+        if not is_same:
+            raise TopicExists(f"{topic.name} is a mirror of another topic already")
+        if partitions > len(topic.partitions):
+            yield from self._topics.added(
+                CreatePartitionsTopic(name=topic.name, count=partitions, assignments=None)
+            )
+
+    def _check_follows(
+        self,
+        topic: TopicRegistration,
+        known: MirrorTopic | None,
+        mirror: MirrorTopic,
+        partitions: int,
+    ) -> None:
+        """Check that a topic of this cluster can follow a source (fail back)."""
+        context = self._context
+        ours = (Era(context.cluster_id, 0),) if known is None else known.eras
+        if ours[0] != mirror.eras[0]:
+            raise TopicExists(
+                f"{topic.name} exists already, and has another history than the source's: delete"
+                " it first, or mirror with a prefix"
+            )
+        if are_ambiguous(ours, mirror.eras):
+            raise TopicExists(
+                f"{topic.name} was promoted here and elsewhere at the same leader epoch, so that"
+                " it can't be told where the logs part: delete it, and mirror it anew"
+            )
+        if len(topic.partitions) != partitions:
+            raise error_for(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{topic.name} has {len(topic.partitions)} partitions, and {partitions} at the"
+                " source: add those that are missing first",
+            )
+
+    def alter_mirrors(
+        self, request: AlterMirrorsRequest, _: int, __: int
+    ) -> Decision[AlterMirrorsResponse]:
+        """Pause, resume, stop or promote mirror topics, each of them alone."""
+        records: dict[bytes, list[MetadataRecord]] = {}
+        results = []
+        for asked in request.topics:
+            result = MirrorResult(name=asked.name)
+            try:
+                topic, mirror = self._mirror(asked.name)
+                records[topic.topic_id] = [*self._altered(topic, mirror, asked, request.wall_ms)]
+            except LogError as error:
+                result.error_code, result.error_message = error.code, str(error)
+            results.append(result)
+        every = [each for one in records.values() for each in one]
+        return respond(AlterMirrorsResponse(topics=results), every)
+
+    def _mirror(self, name: str) -> tuple[TopicRegistration, MirrorTopic]:
+        topic = self._context.metadata.topic(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        mirror = self._context.metadata.mirrors.get(topic.topic_id)
+        if mirror is None or not mirror.is_mirror:
+            what = "is not a mirror" if mirror is None else "was promoted before"
+            raise error_for(ErrorCode.INVALID_REQUEST, f"{name} {what}")
+        return topic, mirror
+
+    def _altered(
+        self,
+        topic: TopicRegistration,
+        mirror: MirrorTopic,
+        asked: AlterableMirror,
+        wall_ms: int,
+    ) -> Iterator[MetadataRecord]:
+        try:
+            state = MirrorState(asked.state)
+        except ValueError as error:
+            raise error_for(
+                ErrorCode.INVALID_REQUEST, f"{topic.name}: there is no state {asked.state}"
+            ) from error
+        if state is mirror.state:
+            return
+        if mirror.state not in _CHANGES[state]:
+            raise error_for(
+                ErrorCode.INVALID_REQUEST,
+                f"{topic.name} is {mirror.state.name} and can't become {state.name}",
+            )
+        after = replace(mirror, state=state, reason=asked.reason, since_ms=wall_ms)
+        if state is not MirrorState.PROMOTED:
+            yield after.record()
+            return
+        context = self._context
+        newest = max(each.leader_epoch for each in topic.partitions.values())
+        epoch = next_era_epoch(newest, context.chance)
+        if epoch > EPOCH_MAX:
+            raise error_for(
+                ErrorCode.INVALID_REQUEST,
+                f"{topic.name} has been promoted too often: copy it into a new topic",
+            )
+        yield replace(after, eras=(*mirror.eras, Era(context.cluster_id, epoch))).record()
+        yield from _new_epochs(topic, epoch)
+
+    # ---- partitions ----
+
+    def alter_partition(
+        self, request: AlterMirrorPartitionRequest, _: int, __: int
+    ) -> Decision[AlterMirrorPartitionResponse]:
+        """Begin a leader epoch that a leader needs to copy on."""
+        metadata = self._context.metadata
+        broker = metadata.brokers.get(request.broker_id)
+        partition = metadata.partition(request.topic_id, request.partition_index)
+        mirror = metadata.mirrors.get(request.topic_id)
+        if broker is None or broker.epoch != request.broker_epoch:
+            code = ErrorCode.STALE_BROKER_EPOCH
+        elif partition is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+        elif partition.leader != request.broker_id:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif partition.leader_epoch != request.leader_epoch:
+            code = ErrorCode.FENCED_LEADER_EPOCH
+        # A promoted topic is never cut: the leader has not heard of the promotion yet.
+        elif mirror is None or not mirror.is_mirror or request.least_leader_epoch > EPOCH_MAX:
+            code = ErrorCode.INVALID_REQUEST
+        else:
+            change = PartitionChangeRecord(
+                topic_id=request.topic_id,
+                partition_id=request.partition_index,
+                leader=partition.leader,
+                least_leader_epoch=request.least_leader_epoch,
+                is_unclean=request.cuts,
+            )
+            epoch = partition.changed(change).leader_epoch
+            return respond(AlterMirrorPartitionResponse(leader_epoch=epoch), (change,))
+        return respond(AlterMirrorPartitionResponse(error_code=code))
+
+
+def _new_epochs(topic: TopicRegistration, least_leader_epoch: int) -> Iterator[MetadataRecord]:
+    """Return records that begin a leader epoch of all partitions, with the same leaders."""
+    for number, partition in sorted(topic.partitions.items()):
+        yield PartitionChangeRecord(
+            topic_id=topic.topic_id,
+            partition_id=number,
+            leader=partition.leader,
+            least_leader_epoch=least_leader_epoch,
+        )

@@ -1,0 +1,163 @@
+"""Mirroring: links to other clusters, the topics that they mirror, and how far those are.
+
+Declarations only, see `schema`. These APIs are ours, like those of `publishing`. CreateMirrors and
+AlterMirrorPartition are for brokers, the other ones are for clients.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from streamlog.protocol.messages.metadata_log import LinkSetting, MirrorEra
+from streamlog.protocol.messages.topics_and_configs import CreatableTopicConfig
+from streamlog.protocol.schema import (
+    Message,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uuid,
+)
+
+
+class CreateLinkRequest(Message, versions="0-0", flexible_from=0):
+    """Create a link to another cluster."""
+
+    __response__: ClassVar[CreateLinkResponse]
+    name: str = string("0+")
+    # As the cluster has given it.
+    source_cluster_id: str = string("0+")
+    settings: list[LinkSetting] = array(LinkSetting, "0+")
+    validate_only: bool = boolean("0+")
+
+
+class CreateLinkResponse(Message, versions="0-0", flexible_from=0):
+    """The link that was created."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    link_id: bytes = uuid("0+")
+
+
+class ChangedLinkSetting(Struct):
+    """A new value of a setting; None for its default."""
+
+    name: str = string("0+")
+    value: str | None = string("0+", nullable="0+")
+
+
+class AlterLinkRequest(Message, versions="0-0", flexible_from=0):
+    """Change settings of a link, all of them or none."""
+
+    __response__: ClassVar[AlterLinkResponse]
+    name: str = string("0+")
+    settings: list[ChangedLinkSetting] = array(ChangedLinkSetting, "0+")
+
+
+class AlterLinkResponse(Message, versions="0-0", flexible_from=0):
+    """Whether the settings were changed."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+
+
+class DeleteLinkRequest(Message, versions="0-0", flexible_from=0):
+    """Delete a link that mirrors no topic any more."""
+
+    __response__: ClassVar[DeleteLinkResponse]
+    name: str = string("0+")
+
+
+class DeleteLinkResponse(Message, versions="0-0", flexible_from=0):
+    """Whether the link was deleted."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+
+
+class CreatableMirror(Struct):
+    """A topic that is to mirror one of the source."""
+
+    name: str = string("0+")
+    source_topic: str = string("0+")
+    # All zero if the source has no topic ids.
+    source_topic_id: bytes = uuid("0+")
+    num_partitions: int = int32("0+")
+    configs: list[CreatableTopicConfig] = array(CreatableTopicConfig, "0+")
+    eras: list[MirrorEra] = array(MirrorEra, "0+")
+
+
+class CreateMirrorsRequest(Message, versions="0-0", flexible_from=0):
+    """Create mirror topics of a link, or let a topic of the same history follow its source."""
+
+    __response__: ClassVar[CreateMirrorsResponse]
+    link_id: bytes = uuid("0+")
+    # The time of the sender, in ms since 1970.
+    wall_ms: int = int64("0+")
+    topics: list[CreatableMirror] = array(CreatableMirror, "0+")
+
+
+class MirrorResult(Struct):
+    """The outcome for one topic."""
+
+    name: str = string("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+
+
+class CreateMirrorsResponse(Message, versions="0-0", flexible_from=0):
+    """The outcome for each topic."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    topics: list[MirrorResult] = array(MirrorResult, "0+")
+
+
+class AlterableMirror(Struct):
+    """A mirror topic, and what becomes of it."""
+
+    name: str = string("0+")
+    # See `MirrorState`.
+    state: int = int8("0+")
+    reason: str = string("0+")
+
+
+class AlterMirrorsRequest(Message, versions="0-0", flexible_from=0):
+    """Pause, resume, stop or promote mirror topics."""
+
+    __response__: ClassVar[AlterMirrorsResponse]
+    # The time of the sender, in ms since 1970.
+    wall_ms: int = int64("0+")
+    topics: list[AlterableMirror] = array(AlterableMirror, "0+")
+
+
+class AlterMirrorsResponse(Message, versions="0-0", flexible_from=0):
+    """The outcome for each topic."""
+
+    topics: list[MirrorResult] = array(MirrorResult, "0+")
+
+
+class AlterMirrorPartitionRequest(Message, versions="0-0", flexible_from=0):
+    """Begin a new leader epoch of a mirror partition, for its leader."""
+
+    __response__: ClassVar[AlterMirrorPartitionResponse]
+    broker_id: int = int32("0+")
+    broker_epoch: int = int64("0+")
+    topic_id: bytes = uuid("0+")
+    partition_index: int = int32("0+")
+    # That of the asking leader.
+    leader_epoch: int = int32("0+")
+    least_leader_epoch: int = int32("0+")
+    # Whether committed records may be cut in the new epoch.
+    cuts: bool = boolean("0+")
+
+
+class AlterMirrorPartitionResponse(Message, versions="0-0", flexible_from=0):
+    """The leader epoch after the request."""
+
+    error_code: int = int16("0+")
+    leader_epoch: int = int32("0+", default=-1)

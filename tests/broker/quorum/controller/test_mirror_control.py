@@ -1,0 +1,243 @@
+"""Links and mirror topics, as the controller decides on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamlog.broker.quorum.metadata.mirrors import ERA_BITS, Era, MirrorState
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.messages.metadata_log import LinkSetting, MirrorEra
+from streamlog.protocol.messages.mirror_messages import (
+    AlterableMirror,
+    AlterLinkRequest,
+    AlterLinkResponse,
+    AlterMirrorPartitionRequest,
+    AlterMirrorPartitionResponse,
+    AlterMirrorsRequest,
+    AlterMirrorsResponse,
+    ChangedLinkSetting,
+    CreatableMirror,
+    CreateLinkRequest,
+    CreateLinkResponse,
+    CreateMirrorsRequest,
+    CreateMirrorsResponse,
+    DeleteLinkRequest,
+    DeleteLinkResponse,
+    MirrorResult,
+)
+from streamlog.protocol.messages.partitions_and_replicas import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from streamlog.protocol.messages.topics_and_configs import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from tests.broker.quorum.deciding import CLUSTER_ID, Deciding
+
+SOURCE_ID = b"source-topic-id1"
+WALL_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def cluster() -> Deciding:
+    deciding = Deciding()
+    deciding.start(1, 2, 3)
+    return deciding
+
+
+def link(cluster: Deciding, name: str = "east", source: str = "other") -> CreateLinkResponse:
+    request = CreateLinkRequest(
+        name=name, source_cluster_id=source, settings=[LinkSetting(name="topics", value="t.*")]
+    )
+    return cluster.ask(request, CreateLinkResponse)
+
+
+def mirror(
+    cluster: Deciding,
+    link_id: bytes,
+    name: str = "t",
+    *,
+    partitions: int = 2,
+    eras: tuple[Era, ...] = (),
+) -> MirrorResult:
+    asked = CreatableMirror(
+        name=name,
+        source_topic=name,
+        source_topic_id=SOURCE_ID,
+        num_partitions=partitions,
+        eras=[MirrorEra(cluster_id=e.cluster_id, leader_epoch=e.leader_epoch) for e in eras],
+    )
+    request = CreateMirrorsRequest(link_id=link_id, wall_ms=WALL_MS, topics=[asked])
+    (result,) = cluster.ask(request, CreateMirrorsResponse).topics
+    return result
+
+
+def alter(cluster: Deciding, state: int, name: str = "t", reason: str = "") -> MirrorResult:
+    asked = AlterableMirror(name=name, state=state, reason=reason)
+    request = AlterMirrorsRequest(wall_ms=WALL_MS + 1, topics=[asked])
+    (result,) = cluster.ask(request, AlterMirrorsResponse).topics
+    return result
+
+
+def epochs(cluster: Deciding, name: str = "t") -> list[int]:
+    topic = cluster.metadata.topic(name)
+    assert topic is not None
+    return [partition.leader_epoch for _, partition in sorted(topic.partitions.items())]
+
+
+def state(cluster: Deciding, name: str = "t") -> tuple[MirrorState, tuple[Era, ...]]:
+    topic = cluster.metadata.topic(name)
+    assert topic is not None
+    found = cluster.metadata.mirrors[topic.topic_id]
+    return found.state, found.eras
+
+
+def test_a_link_is_created_once_altered_and_deleted(cluster: Deciding) -> None:
+    assert link(cluster).error_code == 0
+    assert link(cluster).error_code == ErrorCode.DUPLICATE_RESOURCE
+    own = link(cluster, "own", CLUSTER_ID)
+    assert own.error_message is not None
+    assert "leads to this cluster itself" in own.error_message
+    changes = [
+        ChangedLinkSetting(name="groups", value=".*"),
+        ChangedLinkSetting(name="topics", value=None),
+    ]
+    altered = cluster.ask(AlterLinkRequest(name="east", settings=changes), AlterLinkResponse)
+    assert altered.error_code == 0
+    found = cluster.metadata.link("east")
+    assert found is not None
+    assert found.settings == {"groups": ".*"}
+    assert cluster.ask(DeleteLinkRequest(name="east"), DeleteLinkResponse).error_code == 0
+    gone = cluster.ask(DeleteLinkRequest(name="east"), DeleteLinkResponse)
+    assert gone.error_message is not None
+    assert gone.error_message.startswith("there is no link 'east': there are no links")
+    assert cluster.replayed().digest() == cluster.metadata.digest()
+
+
+def test_a_mirror_topic_belongs_to_its_link_until_it_is_promoted(cluster: Deciding) -> None:
+    link_id = link(cluster).link_id
+    assert mirror(cluster, link_id).error_code == 0
+    assert state(cluster) == (MirrorState.ACTIVE, (Era("other", 0),))
+    refused = cluster.ask(DeleteLinkRequest(name="east"), DeleteLinkResponse)
+    assert refused.error_message is not None
+    assert "mirrors 1 topics, such as t" in refused.error_message
+    deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
+    (kept,) = cluster.ask(deletion, DeleteTopicsResponse).responses
+    assert kept.error_code == ErrorCode.POLICY_VIOLATION
+    growth = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=3)])
+    (small,) = cluster.ask(growth, CreatePartitionsResponse).results
+    assert small.error_code == ErrorCode.POLICY_VIOLATION
+
+    before = epochs(cluster)
+    assert alter(cluster, MirrorState.PROMOTED).error_code == 0
+    promoted, eras = state(cluster)
+    assert promoted is MirrorState.PROMOTED
+    assert [each.cluster_id for each in eras] == ["other", CLUSTER_ID]
+    # All partitions begin the era in one epoch, above all epochs of the source's era.
+    assert epochs(cluster) == [eras[1].leader_epoch] * 2
+    assert eras[1].leader_epoch >= 1 << ERA_BITS > max(before)
+    again = alter(cluster, MirrorState.PAUSED)
+    assert again.error_message is not None
+    assert again.error_message.startswith("t was promoted before")
+    assert cluster.ask(DeleteLinkRequest(name="east"), DeleteLinkResponse).error_code == 0
+    (gone,) = cluster.ask(deletion, DeleteTopicsResponse).responses
+    assert gone.error_code == 0
+    assert not cluster.metadata.mirrors
+    assert cluster.replayed().digest() == cluster.metadata.digest()
+
+
+def test_the_partitions_of_the_source_are_followed(cluster: Deciding) -> None:
+    link_id = link(cluster).link_id
+    mirror(cluster, link_id)
+    assert mirror(cluster, link_id, partitions=5).error_code == 0
+    assert len(epochs(cluster)) == 5
+    other = link(cluster, "west", "third").link_id
+    assert mirror(cluster, other).error_message == "t is a mirror of another topic already"
+
+
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        ((MirrorState.PAUSED, MirrorState.ACTIVE), MirrorState.ACTIVE),
+        ((MirrorState.STOPPED,), MirrorState.PAUSED),
+        ((), 9),
+    ],
+)
+def test_states_change_as_far_as_they_can(
+    cluster: Deciding, path: tuple[MirrorState, ...], refused: int
+) -> None:
+    mirror(cluster, link(cluster).link_id)
+    before = epochs(cluster)
+    for each in path:
+        assert alter(cluster, each, reason="why").error_code == 0
+        assert state(cluster)[0] is each
+    # What leaders copy is not theirs to lose by a pause: the leader epoch stays.
+    assert epochs(cluster) == before
+    result = alter(cluster, refused)
+    is_same = bool(path) and refused == path[-1]
+    assert result.error_code == (0 if is_same else ErrorCode.INVALID_REQUEST)
+
+
+def test_a_topic_follows_the_cluster_that_was_promoted(cluster: Deciding) -> None:
+    cluster.create(partitions=2)
+    before = epochs(cluster)
+    link_id = link(cluster).link_id
+    foreign = mirror(cluster, link_id)
+    assert foreign.error_message is not None
+    assert "another history" in foreign.error_message
+    eras = (Era(CLUSTER_ID, 0), Era("other", 5 << ERA_BITS))
+    few = mirror(cluster, link_id, eras=eras, partitions=3)
+    assert few.error_code == ErrorCode.INVALID_PARTITIONS
+    assert mirror(cluster, link_id, eras=eras).error_code == 0
+    assert state(cluster) == (MirrorState.ACTIVE, eras)
+    # Leaders that serve producers must not go on: each begins a new epoch.
+    assert epochs(cluster) == [each + 1 for each in before]
+    assert alter(cluster, MirrorState.PROMOTED).error_code == 0
+    assert epochs(cluster)[0] > 5 << ERA_BITS
+
+
+def test_histories_that_epochs_cannot_tell_apart_are_refused(cluster: Deciding) -> None:
+    link_id = link(cluster).link_id
+    mirror(cluster, link_id)
+    alter(cluster, MirrorState.PROMOTED)
+    (_, own) = state(cluster)[1]
+    sibling = link(cluster, "west", "third").link_id
+    same = (Era("other", 0), Era("third", own.leader_epoch))
+    refused = mirror(cluster, sibling, eras=same)
+    assert refused.error_message is not None
+    assert "at the same leader epoch" in refused.error_message
+    later = (Era("other", 0), Era("third", own.leader_epoch + (1 << ERA_BITS)))
+    assert mirror(cluster, sibling, eras=later).error_code == 0
+
+
+def test_a_leader_gets_an_epoch_for_higher_batches_or_for_a_cut(cluster: Deciding) -> None:
+    mirror(cluster, link(cluster).link_id)
+    topic = cluster.metadata.topic("t")
+    assert topic is not None
+    before = topic.partitions[0]
+
+    def ask(leader_epoch: int, *, leader: int = before.leader, cuts: bool = False) -> int:
+        request = AlterMirrorPartitionRequest(
+            broker_id=leader,
+            broker_epoch=cluster.metadata.brokers[leader].epoch,
+            topic_id=topic.topic_id,
+            partition_index=0,
+            leader_epoch=leader_epoch,
+            least_leader_epoch=-1 if cuts else 7,
+            cuts=cuts,
+        )
+        answer = cluster.ask(request, AlterMirrorPartitionResponse)
+        return answer.error_code or answer.leader_epoch
+
+    assert ask(0, leader=before.leader % 3 + 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert ask(0) == 7
+    assert ask(0) == ErrorCode.FENCED_LEADER_EPOCH
+    assert topic.partitions[0].last_unclean_epoch == -1
+    assert ask(7, cuts=True) == 8
+    assert topic.partitions[0].last_unclean_epoch == 8
+    assert topic.partitions[0].leader == before.leader
+    alter(cluster, MirrorState.PROMOTED)
+    assert ask(topic.partitions[0].leader_epoch, cuts=True) == ErrorCode.INVALID_REQUEST
