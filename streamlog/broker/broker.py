@@ -58,6 +58,7 @@ from streamlog.broker.lag.next_records import NextRecords
 from streamlog.broker.log_maintenance import LogMaintenance
 from streamlog.broker.metrics.coordinator_metrics import group_metrics, transaction_metrics
 from streamlog.broker.metrics.log_metrics import disk_metrics, log_metrics, maintenance_metrics
+from streamlog.broker.mirroring.mirrors import Mirrors
 from streamlog.broker.quorum.metadata.cluster_metadata import ClusterTopics
 from streamlog.broker.replication.group_flush import flush_of
 from streamlog.broker.replication.partition import Partitions
@@ -136,6 +137,13 @@ class Broker:
             mode=directory.config.flush,
         )
         self._replicas, self._replica_fetches = self._make_replicas()
+        self._mirrors = Mirrors(
+            metadata,
+            self._partitions,
+            ask=member.ask,
+            identity=member.identity,
+            clock=clock,
+        )
         self._coordinator, self._transactions = self._make_coordinators()
         self._groups, self._verification, self._transacting = self._make_requests()
         self._metadata_requests = self._make_metadata_requests()
@@ -433,6 +441,7 @@ class Broker:
             spawn(self._replicas.run())
             self._transactions.markers.begin(self._call, spawn)
             self._verification.begin(self._member.call_coordinator, spawn)
+        self._tasks.spawn(self._mirrors.run())
         self._arm()
         return self
 
@@ -591,6 +600,7 @@ class Broker:
                 acls=self._acls.on_changed,
                 damaged=self._member.on_damage,
                 offline=self._member.on_offline,
+                mirrors=self._mirrors.on_metadata,
             ),
         )
         self._coordinator.configure(self._directory.config.group)

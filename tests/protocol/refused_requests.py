@@ -8,6 +8,7 @@ from streamlog.protocol.messages import (
     cluster_metadata,
     consumer_groups,
     lag_messages,
+    mirror_messages,
     partitions_and_replicas,
     produce_and_fetch,
     publishing,
@@ -714,6 +715,25 @@ RESPONSES: list[tuple[Message, Message]] = [
     (
         registry_messages.WriteToRegistryRequest(),
         registry_messages.WriteToRegistryResponse(error_code=CODE, error_message="why"),
+    ),
+    *(
+        (request(), response(error_code=CODE, error_message="why"))
+        for request, response in (
+            (mirror_messages.CreateLinkRequest, mirror_messages.CreateLinkResponse),
+            (mirror_messages.AlterLinkRequest, mirror_messages.AlterLinkResponse),
+            (mirror_messages.DeleteLinkRequest, mirror_messages.DeleteLinkResponse),
+            (mirror_messages.CreateMirrorsRequest, mirror_messages.CreateMirrorsResponse),
+        )
+    ),
+    (
+        mirror_messages.AlterMirrorsRequest(topics=[mirror_messages.AlterableMirror(name="a")]),
+        mirror_messages.AlterMirrorsResponse(
+            topics=[mirror_messages.MirrorResult(name="a", error_code=CODE, error_message="why")]
+        ),
+    ),
+    (
+        mirror_messages.AlterMirrorPartitionRequest(),
+        mirror_messages.AlterMirrorPartitionResponse(error_code=CODE),
     ),
 ]
 BY_ITEM: list[tuple[Message, Message]] = [

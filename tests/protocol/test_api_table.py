@@ -87,6 +87,12 @@ ADVERTISED = {
     "DescribeGroupLag": (20_003, 0, 0, 0),
     "FindNextRecords": (20_004, 0, 0, 0),
     "WriteToRegistry": (20_005, 0, 0, 0),
+    "CreateLink": (20_006, 0, 0, 0),
+    "AlterLink": (20_007, 0, 0, 0),
+    "DeleteLink": (20_008, 0, 0, 0),
+    "CreateMirrors": (20_009, 0, 0, 0),
+    "AlterMirrors": (20_010, 0, 0, 0),
+    "AlterMirrorPartition": (20_011, 0, 0, 0),
 }
 
 

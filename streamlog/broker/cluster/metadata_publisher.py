@@ -75,6 +75,8 @@ class Observers(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas lack records that they have counted, and other replicas have them."""
     offline: Callable[[Iterable[PartitionKey]], None]
     """The disk of replicas has failed."""
+    mirrors: Callable[[], None]
+    """Links or mirror topics have changed, or this broker leads others of their partitions."""
 
 
 class MetadataPublisher:
@@ -99,6 +101,8 @@ class MetadataPublisher:
         """Partitions whose logs have reported damage."""
         self._damaged_in: dict[tuple[str, int], int] = {}
         """The leader epoch in which the damage was found."""
+        self._has_mirrors = False
+        """Whether there was a mirror topic after the last batch of changes."""
         self._failed: set[Volume] = set()
         """The directories whose partitions are offline."""
         self._retry_ms: int | None = None
@@ -132,6 +136,7 @@ class MetadataPublisher:
         self._observers.settings()
         self._observers.users()
         self._observers.acls()
+        self._observers.mirrors()
 
     def apply(self, changes: Iterable[MetadataChange]) -> None:
         """Apply a committed batch of changes."""
@@ -150,6 +155,9 @@ class MetadataPublisher:
             self._observers.users()
         if _some(changes, AclsChanged):
             self._observers.acls()
+        mirrored, self._has_mirrors = self._has_mirrors, bool(self._metadata.mirrors)
+        if mirrored or self._has_mirrors:
+            self._observers.mirrors()
 
     def tick(self, now_ms: int) -> None:
         """Retry what the disk has refused, and check logs for damage and failed disks."""
@@ -394,7 +402,7 @@ class MetadataPublisher:
         try:
             partition = self._partitions.host(name, number)
             partition.log.watch_damage(partial(self._damaged.add, (name, number)))
-            self._replicas.apply(partition, _state(state), self._metadata.offset)
+            self._replicas.apply(partition, self._state(name, state), self._metadata.offset)
             if not partition.is_leader:
                 if self._partitions.resign(name, number):
                     self._observers.resigned(name, number)
@@ -402,6 +410,19 @@ class MetadataPublisher:
                 self._observers.leading(name, number)
         except StreamlogError as error:
             _log.error("could not open %s-%d on this broker: %s", name, number, error)
+
+    def _state(self, topic: str, partition: PartitionRegistration) -> ReplicaState:
+        found = self._metadata.topic(topic)
+        mirror = None if found is None else self._metadata.mirrors.get(found.topic_id)
+        return ReplicaState(
+            leader=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            replicas=partition.replicas,
+            isr=partition.isr,
+            last_unclean_epoch=partition.last_unclean_epoch,
+            mirror_of=None if mirror is None else mirror.mirror_of,
+        )
 
 
 def damaged_replicas(metadata: ClusterMetadata, directory: LogDirectory) -> dict[PartitionKey, int]:
@@ -426,17 +447,6 @@ def is_relied_on(partition: PartitionRegistration, broker_id: int) -> bool:
     """
     complete = {*partition.isr, *partition.elr}
     return broker_id in complete and len(complete) > 1
-
-
-def _state(partition: PartitionRegistration) -> ReplicaState:
-    return ReplicaState(
-        leader=partition.leader,
-        leader_epoch=partition.leader_epoch,
-        partition_epoch=partition.partition_epoch,
-        replicas=partition.replicas,
-        isr=partition.isr,
-        last_unclean_epoch=partition.last_unclean_epoch,
-    )
 
 
 def _partition_keys(changes: Iterable[MetadataChange]) -> Iterator[tuple[bytes, int]]:

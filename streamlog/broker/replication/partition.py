@@ -104,6 +104,7 @@ class Partition:
         """Its replica in a cluster; None before the first metadata."""
         self._alone = True
         """Whether it has no followers, so that synced records are committed."""
+        self._is_mirror = False
 
     def replicate(self, node: ReplicaNode) -> PartitionReplica:
         """Make it a replica of this node, which leads only once metadata says so."""
@@ -138,6 +139,8 @@ class Partition:
         """Adapt to a change of its replica's role or followers, and wake all waiting fetches."""
         if self.replica is not None:
             self._alone = self.replica.is_alone
+            state = self.replica.machine.state
+            self._is_mirror = state is not None and state.mirror_of is not None
             self._listener.on_append(self.topic, self.index, RELEASED_BYTES)
 
     @property
@@ -149,6 +152,24 @@ class Partition:
     def is_leader(self) -> bool:
         """Whether this broker leads the partition."""
         return self.replica is None or self.replica.is_leader
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether it copies a partition of another cluster, so that nobody produces to it."""
+        return self._is_mirror
+
+    def _check_writable(self) -> None:
+        """Check that the partition is not a mirror.
+
+        Raises:
+            LogError: POLICY_VIOLATION.
+        """
+        if self.is_mirror:
+            raise error_for(
+                ErrorCode.POLICY_VIOLATION,
+                f"{self.topic} mirrors a topic of another cluster: produce to that one, or promote"
+                " this one first (streamlog mirror promote)",
+            )
 
     def check_leader(self) -> None:
         """Check that this broker leads the partition.
@@ -329,6 +350,8 @@ class Partition:
             StreamlogError: what `PartitionLog.append` raises, or NOT_LEADER_OR_FOLLOWER.
         """
         self.check_leader()
+        if origin is not AppendOrigin.COPY:
+            self._check_writable()
         rolled_at = self.log.active_base_offset
         result = self.log.append(
             data, now_ms=now_ms, wall_ms=wall_ms, origin=origin, prepared=prepared
@@ -338,6 +361,21 @@ class Partition:
             self.traffic.bytes_in += result.size_bytes
             self._on_appended(result.size_bytes, rolled_at, now_ms)
         return result
+
+    def append_copies(self, data: Buffer, *, now_ms: int) -> None:
+        """Append batches of a mirror's source unchanged, and schedule their sync.
+
+        Raises:
+            StreamlogError: what `PartitionLog.append` raises, or NOT_LEADER_OR_FOLLOWER.
+        """
+        self.append(data, now_ms=now_ms, origin=AppendOrigin.COPY)
+
+    def on_cut(self) -> None:
+        """Note that a mirror's log was cut: what is hidden or synced now counts anew."""
+        self._hidden_bytes = self._syncing_bytes = 0
+        if self._alone:
+            self.log.producers.transactions.settle(self.high_watermark)
+        self._listener.on_append(self.topic, self.index, RELEASED_BYTES)
 
     def append_each(
         self,
@@ -353,6 +391,7 @@ class Partition:
             LogError: NOT_LEADER_OR_FOLLOWER.
         """
         self.check_leader()
+        self._check_writable()
         rolled_at, end_offset = self.log.active_base_offset, self.log.log_end_offset
         outcomes = self.log.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms, prepared=prepared)
         size_bytes = 0
@@ -374,6 +413,7 @@ class Partition:
             StreamlogError: what `PartitionLog.end_transaction` raises, or NOT_LEADER_OR_FOLLOWER.
         """
         self.check_leader()
+        self._check_writable()
         rolled_at = self.log.active_base_offset
         result = self.log.end_transaction(
             producer_id, producer_epoch, marker, now_ms=now_ms, wall_ms=wall_ms
@@ -390,7 +430,7 @@ class Partition:
         None if no time mark may be appended: this broker does not lead, the topic has no marks, or
         a transaction is open, which hides a mark from readers of committed records.
         """
-        if not self.is_leader:
+        if not self.is_leader or self.is_mirror:
             return None
         # The last append before the start of this process is not known: the quiet time begins now.
         if self._appended_ms is None:
@@ -637,6 +677,10 @@ class Partitions:
     def hosted(self, topic: str, index: int) -> Partition | None:
         """Return a partition that `host` has returned before; None if there is none."""
         return self._hosted.get((topic, index))
+
+    def led(self) -> list[Partition]:
+        """Return the partitions that this broker serves as their leader."""
+        return [*self._led.values()]
 
     def lead(self, topic: str, index: int) -> bool:
         """Serve a partition as its leader; return False if it was served as such before.

@@ -507,7 +507,7 @@ class PartitionReplica:
                 case AppendBatches():
                     raise TypeError("AppendBatches without an answer of the leader")
                 case _:
-                    self._change_log(effect)
+                    self.change_log(effect)
 
     def _advance(self, offset: int) -> None:
         self.log.high_watermark = offset
@@ -519,7 +519,12 @@ class PartitionReplica:
         if self.is_leader:
             self._node.neighbours.on_progress(self.topic, self.index)
 
-    def _change_log(self, effect: Truncate | StartAt | AdvanceLogStart | StopReplica) -> None:
+    def change_log(self, effect: Truncate | StartAt | AdvanceLogStart | StopReplica) -> None:
+        """Perform an effect that cuts the log, or stops the replica.
+
+        Raises:
+            StreamlogError: the disk refused.
+        """
         match effect:
             case Truncate(offset):
                 _log.info("%s-%d is truncated at offset %d", self.topic, self.index, offset)

@@ -65,6 +65,14 @@ from streamlog.protocol.messages.lag_messages import (
     DescribeGroupLagRequest,
     FindNextRecordsRequest,
 )
+from streamlog.protocol.messages.mirror_messages import (
+    AlterLinkRequest,
+    AlterMirrorPartitionRequest,
+    AlterMirrorsRequest,
+    CreateLinkRequest,
+    CreateMirrorsRequest,
+    DeleteLinkRequest,
+)
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
@@ -253,6 +261,12 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     DescribeGroupLagRequest: coordinator_rules.describe_lag,
     FindNextRecordsRequest: act_as_member,
     WriteToRegistryRequest: act_as_member,
+    CreateLinkRequest: on_cluster(Operation.ALTER),
+    AlterLinkRequest: on_cluster(Operation.ALTER),
+    DeleteLinkRequest: on_cluster(Operation.ALTER),
+    AlterMirrorsRequest: on_cluster(Operation.ALTER),
+    CreateMirrorsRequest: on_cluster(Operation.CLUSTER_ACTION),
+    AlterMirrorPartitionRequest: on_cluster(Operation.CLUSTER_ACTION),
     ListGroupsRequest: coordinator_rules.list_groups,
     SaslHandshakeRequest: for_everybody,
     ApiVersionsRequest: for_everybody,

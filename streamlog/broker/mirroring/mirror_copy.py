@@ -1,0 +1,139 @@
+"""MirrorCopy: one mirror partition that this broker leads, as its source's fetcher sees it.
+
+It performs the effects of `MirrorReader` on the log, and asks the controller and the source what
+the reader wants to know. A request without an answer is repeated after a pause, as long as this
+broker leads in the same epoch; the reader waits meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamlog import repeated
+from streamlog.broker.replication.mirror_reader import (
+    AskCut,
+    AskEnds,
+    MirrorEffect,
+    MirrorReader,
+    RaiseEpoch,
+    SourceFetch,
+    StopMirror,
+    parse_source_batches,
+)
+from streamlog.broker.replication.replica_state import (
+    AdvanceLogStart,
+    AppendBatches,
+    Diverging,
+    MirrorOf,
+    StartAt,
+    Truncate,
+)
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.schema import one_buffer
+
+if TYPE_CHECKING:
+    from streamlog.broker.replication.partition import Partition
+    from streamlog.protocol.messages.produce_and_fetch import PartitionData
+    from streamlog.protocol.schema import Buffer
+
+_log = repeated.logger(__name__)
+
+
+class MirrorCopy:
+    """A mirror partition in one leader epoch of this broker.
+
+    Args:
+        partition: the partition, which this broker leads.
+        reader: what decides.
+        source: the partition's source.
+    """
+
+    def __init__(self, partition: Partition, reader: MirrorReader, source: MirrorOf) -> None:
+        self.partition = partition
+        self.reader = reader
+        self.source = source
+        self.wanted: AskCut | RaiseEpoch | AskEnds | StopMirror | None = None
+        """What has to be asked or told before the reader fetches again."""
+        self.moved_ms: int | None = None
+        """When an answer of the source last came."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The source's topic and the number of the partition."""
+        return self.source.topic, self.partition.index
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker still leads in the epoch that the reader is for."""
+        replica = self.partition.replica
+        return replica is not None and replica.machine.mirror is self.reader
+
+    def next_fetch(self) -> SourceFetch | None:
+        """Return the next fetch; None while something is asked, or after a change of leaders."""
+        if not self.is_current or self.wanted is not None:
+            return None
+        self._read_offsets()
+        return self.reader.next_fetch()
+
+    def on_answer(self, fetch: SourceFetch, data: PartitionData, now_ms: int) -> bool:
+        """Handle the source's answer to a fetch; return whether to fetch again at once.
+
+        Raises:
+            StreamlogError: the batches are damaged, or the disk refused.
+        """
+        if not self.is_current:
+            return False
+        self._read_offsets()
+        diverging = data.diverging_epoch
+        try:
+            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                self._perform(self.reader.on_out_of_range(fetch.number), b"", now_ms)
+            elif data.error_code:
+                return False
+            elif diverging is not None and diverging.end_offset >= 0:
+                found = Diverging(diverging.epoch, diverging.end_offset)
+                self._perform(self.reader.on_diverging(fetch.number, found), b"", now_ms)
+            else:
+                came = parse_source_batches(one_buffer(data.records or b""), fetch.offset)
+                effects = self.reader.on_fetched(
+                    fetch.number,
+                    came,
+                    high_watermark=data.high_watermark,
+                    log_start=data.log_start_offset,
+                )
+                self._perform(effects, came.records, now_ms)
+        finally:
+            # Otherwise the fetch would stay open, and the partition would never be fetched again.
+            self.reader.on_failed(fetch.number)
+        self.moved_ms = now_ms
+        return True
+
+    def on_ends(self, start: int, end: int, now_ms: int) -> None:
+        """Handle where the source starts and ends. Raises StreamlogError if the disk refused."""
+        self.wanted = None
+        if self.is_current:
+            self._read_offsets()
+            self._perform(self.reader.on_ends(start, end), b"", now_ms)
+
+    def _read_offsets(self) -> None:
+        """Take the offsets from the log: a leader without followers is told of no append."""
+        replica = self.partition.replica
+        if replica is not None:
+            replica.read_offsets(keep=not self.partition.is_alone)
+
+    def _perform(self, effects: list[MirrorEffect], records: Buffer, now_ms: int) -> None:
+        partition, replica = self.partition, self.partition.replica
+        if replica is None:
+            return
+        for effect in effects:
+            match effect:
+                case AppendBatches():
+                    partition.append_copies(records, now_ms=now_ms)
+                case AdvanceLogStart():
+                    replica.change_log(effect)
+                    replica.on_deleted()
+                case Truncate() | StartAt():
+                    replica.change_log(effect)
+                    partition.on_cut()
+                case RaiseEpoch() | AskCut() | AskEnds() | StopMirror():
+                    self.wanted = effect

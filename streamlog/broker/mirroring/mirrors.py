@@ -1,0 +1,215 @@
+"""Mirrors: all mirror partitions that this broker leads, dealt out to a reader for each link.
+
+It follows the metadata: a partition that this broker begins to lead, a link that gets other
+settings, a topic that is paused. Rule of this module: a link with settings that can't be used
+stops its own topics only, and says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from streamlog import repeated
+from streamlog.broker.mirroring.link_reader import LinkReader
+from streamlog.broker.mirroring.mirror_copy import MirrorCopy
+from streamlog.broker.mirroring.source_cluster import Address, SourceCluster
+from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key
+from streamlog.broker.quorum.metadata.mirrors import MirrorLink, MirrorState
+from streamlog.errors import ConfigError
+from streamlog.properties import resolve
+from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.messages.mirror_messages import (
+    AlterableMirror,
+    AlterMirrorPartitionRequest,
+    AlterMirrorPartitionResponse,
+    AlterMirrorsRequest,
+)
+from streamlog.transport.security import Security
+
+if TYPE_CHECKING:
+    from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+    from streamlog.broker.replication.partition import Partitions
+    from streamlog.clock import Clock
+    from streamlog.protocol.schema import Message
+
+BOOTSTRAP = "bootstrap.servers"
+CLIENT_ID = "streamlog-mirror"
+SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
+
+_log = repeated.logger(__name__)
+
+Ask = Callable[["Message"], Awaitable["Message"]]
+"""Sends a request to the active controller. Raises StreamlogError if there is no answer."""
+Spawn = Callable[[Awaitable[None]], asyncio.Future[None]]
+
+
+class Mirrors:
+    """The mirror partitions of one broker.
+
+    Args:
+        metadata: the committed metadata.
+        partitions: the partitions of this broker.
+        ask: sends a request to the active controller.
+        identity: returns this broker's id and its epoch.
+        clock: the time.
+        sizes: how much is fetched at once.
+    """
+
+    def __init__(
+        self,
+        metadata: ClusterMetadata,
+        partitions: Partitions,
+        *,
+        ask: Ask,
+        identity: Callable[[], tuple[int, int]],
+        clock: Clock,
+        sizes: FetchSizes | None = None,
+    ) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+        self._ask = ask
+        self._identity = identity
+        self._clock = clock
+        self._sizes = sizes or FetchSizes()
+        self._copies: dict[tuple[str, int], MirrorCopy] = {}
+        self._readers: dict[bytes, tuple[MirrorLink, LinkReader, asyncio.Task[None]]] = {}
+        self._changed = asyncio.Event()
+
+    def on_metadata(self) -> None:
+        """Note that links, mirror topics or leaders have changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Copy until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                self._deal(group)
+
+    def _deal(self, group: asyncio.TaskGroup) -> None:
+        shares = self._shares()
+        links = self._metadata.links
+        for link_id, (link, _, task) in [*self._readers.items()]:
+            if link_id not in shares or links.get(link_id) != link:
+                task.cancel()
+                del self._readers[link_id]
+        for link_id, copies in shares.items():
+            link = links.get(link_id)
+            if link is None:
+                continue
+            if link_id not in self._readers:
+                reader = self._reader(link)
+                if reader is None:
+                    continue
+                self._readers[link_id] = link, reader, group.create_task(reader.run())
+            self._readers[link_id][1].assign(copies)
+
+    def _shares(self) -> dict[bytes, dict[Key, MirrorCopy]]:
+        """Return the copies of each link, new ones for partitions in a new leader epoch."""
+        kept: dict[tuple[str, int], MirrorCopy] = {}
+        shares: dict[bytes, dict[Key, MirrorCopy]] = {}
+        for partition in self._partitions.led():
+            replica = partition.replica
+            reader = None if replica is None else replica.machine.mirror
+            state = None if replica is None else replica.machine.state
+            source = None if state is None else state.mirror_of
+            if reader is None or source is None:
+                continue
+            key = partition.topic, partition.index
+            copy = self._copies.get(key)
+            if copy is None or copy.reader is not reader:
+                copy = MirrorCopy(partition, reader, source)
+            kept[key] = copy
+            topic = self._metadata.topic(partition.topic)
+            mirror = None if topic is None else self._metadata.mirrors.get(topic.topic_id)
+            if mirror is not None and mirror.state is MirrorState.ACTIVE:
+                shares.setdefault(source.link_id, {})[copy.key] = copy
+        self._copies = kept
+        return shares
+
+    def _reader(self, link: MirrorLink) -> LinkReader | None:
+        try:
+            source = source_of(link)
+        except ConfigError as error:
+            _log.error("link %s can't be used: %s", link.name, error)
+            return None
+        return LinkReader(
+            link.name,
+            source,
+            clock=self._clock,
+            begin_epoch=self._begin_epoch,
+            stop=self._stop,
+            sizes=self._sizes,
+        )
+
+    async def _begin_epoch(self, copy: MirrorCopy, least: int | None) -> None:
+        topic = self._metadata.topic(copy.partition.topic)
+        replica = copy.partition.replica
+        epoch = None if replica is None else replica.machine.leader_epoch
+        if topic is None or epoch is None:
+            return
+        broker_id, broker_epoch = self._identity()
+        answer = await self._ask(
+            AlterMirrorPartitionRequest(
+                broker_id=broker_id,
+                broker_epoch=broker_epoch,
+                topic_id=topic.topic_id,
+                partition_index=copy.partition.index,
+                leader_epoch=epoch,
+                least_leader_epoch=-1 if least is None else least,
+                cuts=least is None,
+            )
+        )
+        code = getattr(answer, "error_code", ErrorCode.UNKNOWN_SERVER_ERROR)
+        # After FENCED_LEADER_EPOCH, newer metadata is on its way.
+        if not isinstance(answer, AlterMirrorPartitionResponse) or code not in (
+            ErrorCode.NONE,
+            ErrorCode.FENCED_LEADER_EPOCH,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ):
+            raise error_for(code, f"the controller begins no leader epoch for {copy.key}")
+
+    async def _stop(self, copy: MirrorCopy, reason: str) -> None:
+        asked = AlterableMirror(name=copy.partition.topic, state=MirrorState.STOPPED, reason=reason)
+        _log.error("%s is not mirrored any more: %s", copy.partition.topic, reason)
+        await self._ask(AlterMirrorsRequest(wall_ms=self._clock.wall_ms(), topics=[asked]))
+
+
+def source_of(link: MirrorLink) -> SourceCluster:
+    """Return the cluster that a link leads to, not connected yet.
+
+    Raises:
+        ConfigError: a setting is missing or malformed, or a secret can't be read.
+    """
+    settings = link.settings
+    given = {
+        name: resolve(name, value, os.environ)
+        for name, value in settings.items()
+        if name.startswith(SECURITY_PREFIXES)
+    }
+    security = Security.of(given).loaded() if given else None
+    return SourceCluster(
+        addresses_of(settings.get(BOOTSTRAP, "")), security=security, client_id=CLIENT_ID
+    )
+
+
+def addresses_of(text: str) -> list[Address]:
+    """Return the addresses in `bootstrap.servers`.
+
+    Raises:
+        ConfigError: there is none, or one is not HOST:PORT.
+    """
+    addresses = []
+    for each in text.split(","):
+        host, colon, port = each.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal() or int(port) > 0xFFFF:  # noqa: PLR2004 - ports
+            raise ConfigError(
+                f"{BOOTSTRAP}={text!r}: write HOST:PORT of brokers of the source, with commas"
+                " between them"
+            )
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses
