@@ -148,7 +148,8 @@ class SourceFetcher:
         unanswered = dict(asked)
         try:
             for key, data in await self._ask(asked):
-                if key in unanswered:
+                # A mirror that was paused meanwhile copies nothing any more.
+                if key in unanswered and self._copies.get(key) is unanswered[key][0]:
                     self._deliver(key, *unanswered.pop(key), data)
         except (StreamlogError, OSError) as error:
             self._note_trouble(str(error))
