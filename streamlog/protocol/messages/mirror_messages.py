@@ -161,3 +161,60 @@ class AlterMirrorPartitionResponse(Message, versions="0-0", flexible_from=0):
 
     error_code: int = int16("0+")
     leader_epoch: int = int32("0+", default=-1)
+
+
+class DescribeMirrorsRequest(Message, versions="0-0", flexible_from=0):
+    """Describe links and mirror topics, as one broker knows them."""
+
+    __response__: ClassVar[DescribeMirrorsResponse]
+
+
+class DescribedLink(Struct):
+    """A link."""
+
+    name: str = string("0+")
+    link_id: bytes = uuid("0+")
+    source_cluster_id: str = string("0+")
+    settings: list[LinkSetting] = array(LinkSetting, "0+")
+    # Why this broker can't reach the source; empty if it can, or does not have to.
+    trouble: str = string("0+")
+
+
+class DescribedMirrorPartition(Struct):
+    """A mirror partition that the answering broker leads; -1 stands for "not known"."""
+
+    partition_index: int = int32("0+")
+    leader_epoch: int = int32("0+")
+    log_start_offset: int = int64("0+", default=-1)
+    log_end_offset: int = int64("0+", default=-1)
+    source_end_offset: int = int64("0+", default=-1)
+    # For how long no answer of the source has come.
+    silent_ms: int = int64("0+", default=-1)
+    # Why the partition is not copied; empty if it is.
+    trouble: str = string("0+")
+
+
+class DescribedMirror(Struct):
+    """A topic that is a mirror, or was one before it was promoted."""
+
+    name: str = string("0+")
+    topic_id: bytes = uuid("0+")
+    link_id: bytes = uuid("0+")
+    source_topic: str = string("0+")
+    source_topic_id: bytes = uuid("0+")
+    # See `MirrorState`.
+    state: int = int8("0+")
+    reason: str = string("0+")
+    since_ms: int = int64("0+")
+    eras: list[MirrorEra] = array(MirrorEra, "0+")
+    partitions: list[DescribedMirrorPartition] = array(DescribedMirrorPartition, "0+")
+
+
+class DescribeMirrorsResponse(Message, versions="0-0", flexible_from=0):
+    """All links and mirror topics; partitions only of those that the broker leads."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    cluster_id: str = string("0+")
+    links: list[DescribedLink] = array(DescribedLink, "0+")
+    topics: list[DescribedMirror] = array(DescribedMirror, "0+")

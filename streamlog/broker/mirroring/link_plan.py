@@ -1,0 +1,141 @@
+"""LinkPlan: which topics of a source a link mirrors here, and what has to be created or stopped.
+
+Pure. Rules of this module:
+
+- A topic of the source is mirrored if the link's patterns name it, under its own name or with the
+  link's prefix. Internal topics are not, and neither are mirrors that the source has of this
+  cluster: they would come back, longer by a prefix each time.
+- A topic that has gone from the source keeps its records here, and is stopped with the reason; so
+  is one that was deleted and created again, whose records are those of another log.
+- What an operator has stopped or promoted is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from streamlog.broker.quorum.metadata.mirrors import Era, MirrorState, MirrorTopic
+from streamlog.protocol.messages.metadata_log import MirrorEra
+from streamlog.protocol.messages.mirror_messages import AlterableMirror, CreatableMirror
+from streamlog.protocol.messages.topics_and_configs import CreatableTopicConfig
+from streamlog.protocol.schema import ZERO_UUID
+
+INTERNAL_PREFIX = "__"
+
+
+class SourceTopicFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a topic of the source."""
+
+    name: str
+    topic_id: bytes = ZERO_UUID
+    partitions: int
+    configs: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Its own settings, without inherited ones."""
+    eras: tuple[Era, ...] = ()
+    """Those of a topic that the source has mirrored itself; none otherwise."""
+    mirrors_cluster: str = ""
+    """The cluster that the source mirrors it from now; empty if it is the source's own topic."""
+
+
+class LinkRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What a link mirrors, and under which names."""
+
+    topics: tuple[re.Pattern[str], ...]
+    prefix: str = ""
+
+    def name_of(self, source_topic: str) -> str | None:
+        """Return the name here of a topic of the source; None if it is not mirrored."""
+        if source_topic.startswith(INTERNAL_PREFIX):
+            return None
+        if not any(each.fullmatch(source_topic) for each in self.topics):
+            return None
+        return f"{self.prefix}{source_topic}"
+
+
+class KnownMirror(msgspec.Struct, frozen=True, kw_only=True):
+    """A mirror topic of the link, as the metadata here has it."""
+
+    name: str
+    partitions: int
+    mirror: MirrorTopic
+
+
+class LinkPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What has to happen so that this cluster mirrors what the link says."""
+
+    created: tuple[CreatableMirror, ...] = ()
+    """New mirrors, and those whose source has more partitions."""
+    stopped: tuple[AlterableMirror, ...] = ()
+
+
+def plan_link(
+    rules: LinkRules,
+    source: Iterable[SourceTopicFacts],
+    known: Iterable[KnownMirror],
+    *,
+    cluster_id: str,
+) -> LinkPlan:
+    """Return what has to be created and stopped.
+
+    Args:
+        rules: what the link mirrors.
+        source: all topics of the source.
+        known: the mirror topics of this link.
+        cluster_id: this cluster.
+    """
+    there = {each.name: each for each in source}
+    ours = {each.mirror.source_topic: each for each in known}
+    created = [
+        wanted
+        for facts in there.values()
+        if facts.mirrors_cluster != cluster_id
+        for wanted in _wanted(rules, facts, ours.get(facts.name))
+    ]
+    stopped = [
+        AlterableMirror(name=each.name, state=MirrorState.STOPPED, reason=why)
+        for each in ours.values()
+        if each.mirror.state in (MirrorState.ACTIVE, MirrorState.PAUSED)
+        if (why := _why_stopped(each.mirror, there.get(each.mirror.source_topic)))
+    ]
+    return LinkPlan(created=tuple(created), stopped=tuple(stopped))
+
+
+def _wanted(
+    rules: LinkRules, facts: SourceTopicFacts, known: KnownMirror | None
+) -> Iterator[CreatableMirror]:
+    name = rules.name_of(facts.name) if known is None else known.name
+    if name is None:
+        return
+    if known is not None:
+        grows = facts.partitions > known.partitions
+        if not grows or known.mirror.state is not MirrorState.ACTIVE:
+            return
+        if _why_stopped(known.mirror, facts):
+            return
+    yield CreatableMirror(
+        name=name,
+        source_topic=facts.name,
+        source_topic_id=facts.topic_id,
+        num_partitions=facts.partitions,
+        configs=[
+            CreatableTopicConfig(name=key, value=value)
+            for key, value in sorted(facts.configs.items())
+        ],
+        eras=[
+            MirrorEra(cluster_id=each.cluster_id, leader_epoch=each.leader_epoch)
+            for each in facts.eras
+        ],
+    )
+
+
+def _why_stopped(mirror: MirrorTopic, facts: SourceTopicFacts | None) -> str:
+    """Return why a mirror can't go on; empty if it can."""
+    if facts is None:
+        return "the source has deleted it"
+    known = mirror.source_topic_id
+    if ZERO_UUID not in (known, facts.topic_id) and known != facts.topic_id:
+        return "the source has deleted it and created it again: its records are another log's"
+    return ""
