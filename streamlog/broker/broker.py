@@ -58,6 +58,7 @@ from streamlog.broker.lag.next_records import NextRecords
 from streamlog.broker.log_maintenance import LogMaintenance
 from streamlog.broker.metrics.coordinator_metrics import group_metrics, transaction_metrics
 from streamlog.broker.metrics.log_metrics import disk_metrics, log_metrics, maintenance_metrics
+from streamlog.broker.mirroring.mirror_requests import MirrorRequests
 from streamlog.broker.mirroring.mirrors import Mirrors
 from streamlog.broker.quorum.metadata.cluster_metadata import ClusterTopics
 from streamlog.broker.replication.group_flush import flush_of
@@ -142,6 +143,7 @@ class Broker:
             self._partitions,
             ask=member.ask,
             identity=member.identity,
+            cluster_id=directory.cluster_id,
             clock=clock,
         )
         self._coordinator, self._transactions = self._make_coordinators()
@@ -167,7 +169,10 @@ class Broker:
         self._telemetry = TelemetryRequests(directory, metadata, clock, spawn=self._tasks.spawn)
         self.registry_access = self._make_registry_access()
         """What a schema registry on this broker needs of it."""
-        own = self._lag.handlers() | self.registry_access.handlers()
+        mirrors = MirrorRequests(
+            metadata, self._mirrors, cluster_id=directory.cluster_id, clock=clock
+        )
+        own = self._lag.handlers() | self.registry_access.handlers() | mirrors.handlers()
         self._handlers = table_of(self._parts()) | own
 
     def _parts(self) -> Parts:

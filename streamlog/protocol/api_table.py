@@ -85,6 +85,8 @@ from streamlog.protocol.messages.mirror_messages import (
     CreateMirrorsResponse,
     DeleteLinkRequest,
     DeleteLinkResponse,
+    DescribeMirrorsRequest,
+    DescribeMirrorsResponse,
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
@@ -334,6 +336,7 @@ _SERVED: Final = (
     _api(OWN_KEY + 9, CreateMirrorsRequest, CreateMirrorsResponse, is_of_peers=True),
     _api(OWN_KEY + 10, AlterMirrorsRequest, AlterMirrorsResponse),
     _api(OWN_KEY + 11, AlterMirrorPartitionRequest, AlterMirrorPartitionResponse, is_of_peers=True),
+    _api(OWN_KEY + 12, DescribeMirrorsRequest, DescribeMirrorsResponse),
 )
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _SERVED}

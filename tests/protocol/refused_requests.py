@@ -723,6 +723,7 @@ RESPONSES: list[tuple[Message, Message]] = [
             (mirror_messages.AlterLinkRequest, mirror_messages.AlterLinkResponse),
             (mirror_messages.DeleteLinkRequest, mirror_messages.DeleteLinkResponse),
             (mirror_messages.CreateMirrorsRequest, mirror_messages.CreateMirrorsResponse),
+            (mirror_messages.DescribeMirrorsRequest, mirror_messages.DescribeMirrorsResponse),
         )
     ),
     (

@@ -93,6 +93,7 @@ ADVERTISED = {
     "CreateMirrors": (20_009, 0, 0, 0),
     "AlterMirrors": (20_010, 0, 0, 0),
     "AlterMirrorPartition": (20_011, 0, 0, 0),
+    "DescribeMirrors": (20_012, 0, 0, 0),
 }
 
 

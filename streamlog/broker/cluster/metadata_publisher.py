@@ -102,7 +102,7 @@ class MetadataPublisher:
         self._damaged_in: dict[tuple[str, int], int] = {}
         """The leader epoch in which the damage was found."""
         self._has_mirrors = False
-        """Whether there was a mirror topic after the last batch of changes."""
+        """Whether there was a link or a mirror topic after the last batch of changes."""
         self._failed: set[Volume] = set()
         """The directories whose partitions are offline."""
         self._retry_ms: int | None = None
@@ -155,7 +155,8 @@ class MetadataPublisher:
             self._observers.users()
         if _some(changes, AclsChanged):
             self._observers.acls()
-        mirrored, self._has_mirrors = self._has_mirrors, bool(self._metadata.mirrors)
+        metadata = self._metadata
+        mirrored, self._has_mirrors = self._has_mirrors, bool(metadata.links or metadata.mirrors)
         if mirrored or self._has_mirrors:
             self._observers.mirrors()
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
 from streamlog.broker.mirroring.link_reader import LinkReader
+from streamlog.broker.mirroring.link_runner import LinkRunner, runner_of
 from streamlog.broker.mirroring.mirror_copy import MirrorCopy
 from streamlog.broker.mirroring.source_cluster import Address, SourceCluster
 from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key
@@ -43,7 +44,6 @@ _log = repeated.logger(__name__)
 
 Ask = Callable[["Message"], Awaitable["Message"]]
 """Sends a request to the active controller. Raises StreamlogError if there is no answer."""
-Spawn = Callable[[Awaitable[None]], asyncio.Future[None]]
 
 
 class Mirrors:
@@ -54,6 +54,7 @@ class Mirrors:
         partitions: the partitions of this broker.
         ask: sends a request to the active controller.
         identity: returns this broker's id and its epoch.
+        cluster_id: this cluster.
         clock: the time.
         sizes: how much is fetched at once.
     """
@@ -65,6 +66,7 @@ class Mirrors:
         *,
         ask: Ask,
         identity: Callable[[], tuple[int, int]],
+        cluster_id: str,
         clock: Clock,
         sizes: FetchSizes | None = None,
     ) -> None:
@@ -72,15 +74,29 @@ class Mirrors:
         self._partitions = partitions
         self._ask = ask
         self._identity = identity
+        self._cluster_id = cluster_id
         self._clock = clock
         self._sizes = sizes or FetchSizes()
         self._copies: dict[tuple[str, int], MirrorCopy] = {}
         self._readers: dict[bytes, tuple[MirrorLink, LinkReader, asyncio.Task[None]]] = {}
+        self._runners: dict[bytes, tuple[MirrorLink, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
 
     def on_metadata(self) -> None:
         """Note that links, mirror topics or leaders have changed."""
         self._changed.set()
+
+    def copies(self) -> Collection[MirrorCopy]:
+        """Return the mirror partitions that this broker leads."""
+        return self._copies.values()
+
+    def troubles(self) -> dict[bytes, str]:
+        """Return why sources can't be reached, by link."""
+        return {
+            link_id: reader.trouble
+            for link_id, (_, reader, _) in self._readers.items()
+            if reader.trouble
+        }
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -89,6 +105,30 @@ class Mirrors:
                 await self._changed.wait()
                 self._changed.clear()
                 self._deal(group)
+                self._deal_links(group)
+
+    def _deal_links(self, group: asyncio.TaskGroup) -> None:
+        """Run the links that fall to this broker."""
+        links, own = self._metadata.links, self._identity()[0]
+        brokers = [each.broker_id for each in self._metadata.brokers.values() if each.is_active]
+        for link_id, (link, task) in [*self._runners.items()]:
+            if links.get(link_id) != link or runner_of(link_id, brokers) != own:
+                task.cancel()
+                del self._runners[link_id]
+        for link_id, link in links.items():
+            if link_id in self._runners or runner_of(link_id, brokers) != own:
+                continue
+            source = self._source(link)
+            if source is not None:
+                runner = LinkRunner(
+                    link,
+                    source,
+                    metadata=self._metadata,
+                    cluster_id=self._cluster_id,
+                    ask=self._ask,
+                    clock=self._clock,
+                )
+                self._runners[link_id] = link, group.create_task(runner.run())
 
     def _deal(self, group: asyncio.TaskGroup) -> None:
         shares = self._shares()
@@ -131,11 +171,16 @@ class Mirrors:
         self._copies = kept
         return shares
 
-    def _reader(self, link: MirrorLink) -> LinkReader | None:
+    def _source(self, link: MirrorLink) -> SourceCluster | None:
         try:
-            source = source_of(link)
+            return source_of(link)
         except ConfigError as error:
             _log.error("link %s can't be used: %s", link.name, error)
+            return None
+
+    def _reader(self, link: MirrorLink) -> LinkReader | None:
+        source = self._source(link)
+        if source is None:
             return None
         return LinkReader(
             link.name,

@@ -185,6 +185,11 @@ class MirrorReader:
         self._awaits_controller = False
 
     @property
+    def epoch(self) -> int:
+        """The leader epoch of this cluster."""
+        return self._leader.epoch
+
+    @property
     def lag(self) -> int | None:
         """The number of offsets that the source has and this log has not; None if not known."""
         return None if self.source_end < 0 else max(0, self.source_end - self._log.end_offset)

@@ -72,6 +72,7 @@ from streamlog.protocol.messages.mirror_messages import (
     CreateLinkRequest,
     CreateMirrorsRequest,
     DeleteLinkRequest,
+    DescribeMirrorsRequest,
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
@@ -265,6 +266,7 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     AlterLinkRequest: on_cluster(Operation.ALTER),
     DeleteLinkRequest: on_cluster(Operation.ALTER),
     AlterMirrorsRequest: on_cluster(Operation.ALTER),
+    DescribeMirrorsRequest: on_cluster(Operation.DESCRIBE),
     CreateMirrorsRequest: on_cluster(Operation.CLUSTER_ACTION),
     AlterMirrorPartitionRequest: on_cluster(Operation.CLUSTER_ACTION),
     ListGroupsRequest: coordinator_rules.list_groups,

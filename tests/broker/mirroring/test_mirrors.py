@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
+import pytest
+
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.connections import Listener
+from streamlog.broker.mirroring import link_runner
 from streamlog.broker.quorum.metadata.mirrors import MirrorState
 from streamlog.broker.server.socket_server import SocketServer
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
@@ -23,9 +26,16 @@ from streamlog.protocol.messages.mirror_messages import (
     CreateLinkResponse,
     CreateMirrorsRequest,
     CreateMirrorsResponse,
+    DescribeMirrorsRequest,
+    DescribeMirrorsResponse,
+)
+from streamlog.protocol.messages.partitions_and_replicas import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
 )
 from streamlog.records.compression import Compression
-from tests.broker.node import ask, batch, create, produce
+from tests.broker.node import ask, batch, create, delete, produce
 
 WITHIN_S = 30
 
@@ -41,8 +51,11 @@ async def serving(files: MemoryFiles, port: int = 0) -> AsyncIterator[tuple[Brok
         yield broker, f"127.0.0.1:{server.port}"
 
 
-async def link(target: Broker, address: str, source: Broker, name: str = "east") -> bytes:
-    settings = [LinkSetting(name="bootstrap.servers", value=address)]
+async def link(
+    target: Broker, address: str, source: Broker, name: str = "east", **more: str
+) -> bytes:
+    given = {"bootstrap.servers": address, **more}
+    settings = [LinkSetting(name=each, value=value) for each, value in given.items()]
     request = CreateLinkRequest(name=name, source_cluster_id=source.cluster_id, settings=settings)
     answer = await ask(target, request, CreateLinkResponse)
     assert not answer.error_code, answer.error_message
@@ -166,5 +179,74 @@ def test_a_paused_mirror_copies_nothing_until_it_is_resumed() -> None:
             assert content(target) == before
             await alter(target, MirrorState.ACTIVE)
             await until(lambda: content(target) == content(source))
+
+    asyncio.run(story())
+
+
+def test_a_link_mirrors_topics_by_pattern_with_their_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_runner, "ROUND_S", 0.05)
+
+    async def story() -> None:
+        async with (
+            serving(MemoryFiles()) as (source, address),
+            serving(MemoryFiles()) as (target, _),
+        ):
+            create(source, "orders", partitions=2, retention_ms="86400000")
+            create(source, "users")
+            await link(target, address, source, topics="or.*", prefix="eu.")
+            await produce(source, batch(b"1"), topic="orders")
+            topics = target.directory.topics
+            await until(lambda: "eu.orders" in topics)
+            assert topics["eu.orders"].configs == {"retention.ms": "86400000"}
+            await until(lambda: content(target, name="eu.orders") != b"")
+            assert content(target, name="eu.orders") == content(source, name="orders")
+            create(source, "orders-2")
+            await until(lambda: "eu.orders-2" in topics)
+            growth = CreatePartitionsTopic(name="orders", count=5, assignments=None)
+            request = CreatePartitionsRequest(topics=[growth])
+            answer = await ask(source, request, CreatePartitionsResponse)
+            assert not answer.results[0].error_code
+            await until(lambda: len(topics["eu.orders"].partitions) == 5)
+            assert not any("users" in name for name in topics)
+            described = await ask(target, DescribeMirrorsRequest(), DescribeMirrorsResponse)
+            assert [each.name for each in described.links] == ["east"]
+            assert [each.name for each in described.topics] == ["eu.orders", "eu.orders-2"]
+            assert {p.source_end_offset for p in described.topics[0].partitions} >= {1}
+            delete(source, "orders-2")
+            await until(lambda: stopped(target, "eu.orders-2") == "the source has deleted it")
+
+    asyncio.run(story())
+
+
+def stopped(broker: Broker, name: str) -> str:
+    metadata = broker._member.metadata
+    topic = metadata.topic(name)
+    return "" if topic is None else metadata.mirrors[topic.topic_id].reason
+
+
+def test_two_clusters_mirror_each_other_without_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_runner, "ROUND_S", 0.05)
+
+    async def story() -> None:
+        async with (
+            serving(MemoryFiles()) as (east, east_address),
+            serving(MemoryFiles()) as (west, west_address),
+        ):
+            for broker in (east, west):
+                create(broker, "orders")
+            await link(west, east_address, east, topics=".*", prefix="east.")
+            await link(east, west_address, west, topics=".*", prefix="west.")
+            await produce(east, batch(b"e"), topic="orders")
+            await produce(west, batch(b"w"), topic="orders")
+            await until(lambda: "east.orders" in west.directory.topics)
+            await until(lambda: "west.orders" in east.directory.topics)
+            await until(lambda: content(west, name="east.orders") != b"")
+            await until(lambda: content(east, name="west.orders") != b"")
+            # Several rounds later there is nothing new: a mirror of a mirror does not come back.
+            await asyncio.sleep(0.5)
+            assert {*east.directory.topics} == {"orders", "west.orders"}
+            assert {*west.directory.topics} == {"orders", "east.orders"}
 
     asyncio.run(story())

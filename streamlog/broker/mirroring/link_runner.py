@@ -1,0 +1,288 @@
+"""LinkRunner: keeps the topics of one link as the source has them, on one broker of the cluster.
+
+Every few seconds it asks the source for its topics and their settings, and the controller for what
+`link_plan` says. Which broker runs a link follows from the metadata alone (`runner_of`): while two
+brokers see different metadata, both may run it, which repeats requests and changes nothing.
+
+Rules of this module: a source that can't be reached changes nothing here. What the controller
+refuses is logged, once for each reason, and asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from streamlog import repeated
+from streamlog.broker.config.topic import TOPIC_SETTINGS
+from streamlog.broker.mirroring.link_plan import (
+    KnownMirror,
+    LinkRules,
+    SourceTopicFacts,
+    plan_link,
+)
+from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE
+from streamlog.broker.quorum.metadata.mirrors import Era, MirrorLink, MirrorState
+from streamlog.errors import ConfigError, CorruptData, StreamlogError, UnsupportedVersion
+from streamlog.protocol.messages.mirror_messages import (
+    AlterMirrorsRequest,
+    AlterMirrorsResponse,
+    CreateMirrorsRequest,
+    CreateMirrorsResponse,
+    DescribedMirror,
+    DescribeMirrorsRequest,
+    DescribeMirrorsResponse,
+    MirrorResult,
+)
+from streamlog.protocol.messages.topics_and_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from streamlog.broker.mirroring.source_cluster import SourceCluster
+    from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+    from streamlog.clock import Clock
+    from streamlog.protocol.schema import Message
+
+ROUND_S = 5.0
+"""The time between two looks at the source."""
+OWN_VALUE = 1
+"""Kafka's number for a value that the topic itself has."""
+NOT_COPIED = frozenset(
+    {
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+    }
+)
+"""Settings that belong to the brokers of a cluster, not to the records of a topic."""
+SET, DELETE = 0, 1
+
+_log = repeated.logger(__name__)
+
+Ask = Callable[["Message"], Awaitable["Message"]]
+
+
+def runner_of(link_id: bytes, brokers: Collection[int]) -> int | None:
+    """Return the broker that runs a link; None if none is alive (rendezvous hashing)."""
+    return max(
+        brokers,
+        key=lambda broker: sha256(link_id + broker.to_bytes(8, "big")).digest(),
+        default=None,
+    )
+
+
+def rules_of(link: MirrorLink) -> LinkRules:
+    """Return what a link mirrors.
+
+    Raises:
+        ConfigError: a pattern is no regular expression.
+    """
+    patterns = []
+    for each in filter(None, link.settings.get("topics", "").split(",")):
+        try:
+            patterns.append(re.compile(each.strip()))
+        except re.error as error:
+            raise ConfigError(f"topics={each!r} is no regular expression: {error}") from error
+    return LinkRules(topics=tuple(patterns), prefix=link.settings.get("prefix", ""))
+
+
+class LinkRunner:
+    """The runner of one link.
+
+    Args:
+        link: the link.
+        source: the cluster that it leads to.
+        metadata: the committed metadata here.
+        cluster_id: this cluster.
+        ask: sends a request to the active controller.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        link: MirrorLink,
+        source: SourceCluster,
+        *,
+        metadata: ClusterMetadata,
+        cluster_id: str,
+        ask: Ask,
+        clock: Clock,
+    ) -> None:
+        self._link = link
+        self._source = source
+        self._metadata = metadata
+        self._cluster_id = cluster_id
+        self._ask = ask
+        self._clock = clock
+        self._troubles: dict[str, str] = {}
+        """What was logged last, by what it is about."""
+
+    async def run(self) -> None:
+        """Look at the source until cancelled."""
+        try:
+            while True:
+                try:
+                    await self._round()
+                    self._note("", "")
+                except (StreamlogError, OSError) as error:
+                    self._note("", str(error))
+                await asyncio.sleep(ROUND_S)
+        finally:
+            await self._source.close()
+
+    async def _round(self) -> None:
+        rules = rules_of(self._link)
+        await self._source.refresh(None)
+        described = await self._described()
+        known = self._known()
+        wanted = [
+            name
+            for name in self._source.topics
+            if rules.name_of(name) is not None or any(name == k.mirror.source_topic for k in known)
+        ]
+        configs = await self._configs(wanted)
+        plan = plan_link(
+            rules,
+            [self._facts(name, described.get(name), configs) for name in self._source.topics],
+            known,
+            cluster_id=self._cluster_id,
+        )
+        if plan.created:
+            request = CreateMirrorsRequest(
+                link_id=self._link.link_id,
+                wall_ms=self._clock.wall_ms(),
+                topics=list(plan.created),
+            )
+            answer = await self._ask(request)
+            if isinstance(answer, CreateMirrorsResponse):
+                self._note_results(answer.topics)
+        if plan.stopped:
+            stop = AlterMirrorsRequest(wall_ms=self._clock.wall_ms(), topics=list(plan.stopped))
+            stopped = await self._ask(stop)
+            if isinstance(stopped, AlterMirrorsResponse):
+                self._note_results(stopped.topics)
+        await self._copy_configs(known, configs)
+
+    def _known(self) -> list[KnownMirror]:
+        metadata = self._metadata
+        return [
+            KnownMirror(name=topic.name, partitions=len(topic.partitions), mirror=mirror)
+            for topic_id, mirror in metadata.mirrors.items()
+            if mirror.link_id == self._link.link_id
+            and (topic := metadata.topics.get(topic_id)) is not None
+        ]
+
+    def _facts(
+        self,
+        name: str,
+        described: DescribedMirror | None,
+        configs: Mapping[str, Mapping[str, str]],
+    ) -> SourceTopicFacts:
+        topic = self._source.topics[name]
+        eras: tuple[Era, ...] = ()
+        mirrors = ""
+        if described is not None:
+            eras = tuple(Era(each.cluster_id, each.leader_epoch) for each in described.eras)
+            is_mirror = described.state != MirrorState.PROMOTED
+            mirrors = eras[-1].cluster_id if is_mirror and eras else ""
+        return SourceTopicFacts(
+            name=name,
+            topic_id=topic.topic_id,
+            partitions=len(topic.leaders),
+            configs=configs.get(name, {}),
+            eras=eras,
+            mirrors_cluster=mirrors,
+        )
+
+    async def _described(self) -> dict[str, DescribedMirror]:
+        """Return what the source mirrors itself; nothing if it is Apache Kafka."""
+        try:
+            answer = await self._source.ask(DescribeMirrorsRequest(), DescribeMirrorsResponse)
+        except UnsupportedVersion:
+            return {}
+        return {each.name: each for each in answer.topics}
+
+    async def _configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
+        """Return the settings that topics of the source have themselves, as far as we have them."""
+        if not topics:
+            return {}
+        resources = [
+            DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+            )
+            for name in topics
+        ]
+        answer = await self._source.ask(
+            DescribeConfigsRequest(resources=resources), DescribeConfigsResponse
+        )
+        return {
+            result.resource_name: {
+                each.name: each.value
+                for each in result.configs
+                if each.config_source == OWN_VALUE
+                and each.value is not None
+                and each.name in TOPIC_SETTINGS
+                and each.name not in NOT_COPIED
+            }
+            for result in answer.results
+            if not result.error_code
+        }
+
+    async def _copy_configs(
+        self, known: Collection[KnownMirror], configs: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        """Give mirrors the settings that their sources have, and no others."""
+        resources = []
+        for each in known:
+            theirs = configs.get(each.mirror.source_topic)
+            if theirs is None or each.mirror.state is not MirrorState.ACTIVE:
+                continue
+            ours = self._metadata.config(TOPIC_RESOURCE, each.name)
+            changes = [
+                AlterableConfig(name=name, config_operation=SET, value=value)
+                for name, value in theirs.items()
+                if ours.get(name) != value
+            ] + [
+                AlterableConfig(name=name, config_operation=DELETE, value=None)
+                for name in ours
+                if name not in theirs and name not in NOT_COPIED
+            ]
+            if changes:
+                resources.append(
+                    AlterConfigsResource(
+                        resource_type=TOPIC_RESOURCE, resource_name=each.name, configs=changes
+                    )
+                )
+        if not resources:
+            return
+        answer = await self._ask(IncrementalAlterConfigsRequest(resources=resources))
+        if not isinstance(answer, IncrementalAlterConfigsResponse):
+            raise CorruptData("the controller did not answer IncrementalAlterConfigs")
+        for one in answer.responses:
+            self._note(f"settings of {one.resource_name}", one.error_message or "")
+
+    def _note_results(self, results: Collection[MirrorResult]) -> None:
+        for each in results:
+            self._note(f"topic {each.name}", each.error_message or "")
+
+    def _note(self, about: str, trouble: str) -> None:
+        """Log once what is wrong, and once that it is no longer."""
+        if self._troubles.get(about, "") == trouble:
+            return
+        self._troubles[about] = trouble
+        where = f"link {self._link.name}" + (f", {about}" if about else "")
+        if trouble:
+            _log.warning("%s: %s", where, trouble)
+        else:
+            _log.info("%s: works again", where)

@@ -1,0 +1,91 @@
+"""MirrorRequests: answers DescribeMirrors: links and mirror topics, and how far the copies are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamlog.broker.handlers import Handlers, entry
+from streamlog.protocol.messages.metadata_log import LinkSetting
+from streamlog.protocol.messages.mirror_messages import (
+    DescribedLink,
+    DescribedMirror,
+    DescribedMirrorPartition,
+    DescribeMirrorsRequest,
+    DescribeMirrorsResponse,
+)
+
+if TYPE_CHECKING:
+    from streamlog.broker.mirroring.mirror_copy import MirrorCopy
+    from streamlog.broker.mirroring.mirrors import Mirrors
+    from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+    from streamlog.clock import Clock
+
+
+class MirrorRequests:
+    """The requests about mirrors that this broker answers itself."""
+
+    def __init__(
+        self, metadata: ClusterMetadata, mirrors: Mirrors, *, cluster_id: str, clock: Clock
+    ) -> None:
+        self._metadata = metadata
+        self._mirrors = mirrors
+        self._cluster_id = cluster_id
+        self._clock = clock
+
+    def handlers(self) -> Handlers:
+        """Return the handler of each request type."""
+        return dict([entry(DescribeMirrorsRequest, lambda _, __: self.describe())])
+
+    def describe(self) -> DescribeMirrorsResponse:
+        """Describe links and mirror topics, as this broker knows them."""
+        metadata = self._metadata
+        copies: dict[str, list[MirrorCopy]] = {}
+        for copy in self._mirrors.copies():
+            copies.setdefault(copy.partition.topic, []).append(copy)
+        troubles = self._mirrors.troubles()
+        links = [
+            DescribedLink(
+                name=link.name,
+                link_id=link.link_id,
+                source_cluster_id=link.source_cluster_id,
+                settings=[
+                    LinkSetting(name=name, value=value)
+                    for name, value in sorted(link.settings.items())
+                ],
+                trouble=troubles.get(link.link_id, ""),
+            )
+            for link in sorted(metadata.links.values(), key=lambda each: each.name)
+        ]
+        topics = []
+        for topic_id, mirror in metadata.mirrors.items():
+            name = metadata.topics[topic_id].name
+            record = mirror.record()
+            topics.append(
+                DescribedMirror(
+                    name=name,
+                    topic_id=topic_id,
+                    link_id=mirror.link_id,
+                    source_topic=mirror.source_topic,
+                    source_topic_id=mirror.source_topic_id,
+                    state=mirror.state,
+                    reason=mirror.reason,
+                    since_ms=mirror.since_ms,
+                    eras=record.eras,
+                    partitions=[self._partition(each) for each in copies.get(name, ())],
+                )
+            )
+        topics.sort(key=lambda each: each.name)
+        return DescribeMirrorsResponse(cluster_id=self._cluster_id, links=links, topics=topics)
+
+    def _partition(self, copy: MirrorCopy) -> DescribedMirrorPartition:
+        log = copy.partition.log
+        moved_ms = copy.moved_ms
+        return DescribedMirrorPartition(
+            partition_index=copy.partition.index,
+            leader_epoch=copy.reader.epoch,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            source_end_offset=copy.reader.source_end,
+            silent_ms=-1 if moved_ms is None else self._clock.now_ms() - moved_ms,
+            trouble=copy.reader.stopped or "",
+        )
