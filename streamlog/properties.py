@@ -34,9 +34,8 @@ def read_properties(path: str, *, environment: Mapping[str, str] | None = None) 
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         # `from None`: the cause of a decoding error shows bytes of the file.
         raise ConfigError(f"the settings in {path} can't be read: {reason}") from None
-    known = os.environ if environment is None else environment
     written = parse_properties(content, path)
-    return {name: resolve(name, value, known) for name, value in written.items()}
+    return {name: resolve(name, value, environment) for name, value in written.items()}
 
 
 def parse_properties(content: str, path: str) -> dict[str, str]:
@@ -62,26 +61,27 @@ def parse_properties(content: str, path: str) -> dict[str, str]:
     return settings
 
 
-def resolve(name: str, value: str, environment: Mapping[str, str]) -> str:
+def resolve(name: str, value: str, environment: Mapping[str, str] | None = None) -> str:
     """Return a value with its references replaced.
 
     Args:
         name: the setting's name, for messages.
         value: the value as written.
-        environment: the variables for `${env:NAME}`.
+        environment: the variables for `${env:NAME}`; None for those of the process.
 
     Raises:
         ConfigError: a variable is not set, or a file can't be read.
     """
+    known = os.environ if environment is None else environment
 
     def content_of(reference: re.Match[str]) -> str:
         kind, target = reference[1], reference[2]
         if kind == "env":
-            if target not in environment:
+            if target not in known:
                 raise ConfigError(
                     f"{name} refers to the environment variable {target}, which is not set"
                 )
-            return environment[target]
+            return known[target]
         try:
             return Path(target).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:

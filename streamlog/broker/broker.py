@@ -50,6 +50,7 @@ from streamlog.broker.coordinator.transaction.transaction_runtime import (
     TransactionRuntime,
 )
 from streamlog.broker.deadline_timer import DeadlineTimer
+from streamlog.broker.handlers import Handlers
 from streamlog.broker.lag.lag_metrics import lag_metrics
 from streamlog.broker.lag.lag_requests import LagRequests
 from streamlog.broker.lag.lag_rounds import LagRounds
@@ -138,14 +139,7 @@ class Broker:
             mode=directory.config.flush,
         )
         self._replicas, self._replica_fetches = self._make_replicas()
-        self._mirrors = Mirrors(
-            metadata,
-            self._partitions,
-            ask=member.ask,
-            identity=member.identity,
-            cluster_id=directory.cluster_id,
-            clock=clock,
-        )
+        self._mirrors, mirrors = self._make_mirrors()
         self._coordinator, self._transactions = self._make_coordinators()
         self._groups, self._verification, self._transacting = self._make_requests()
         self._metadata_requests = self._make_metadata_requests()
@@ -169,11 +163,23 @@ class Broker:
         self._telemetry = TelemetryRequests(directory, metadata, clock, spawn=self._tasks.spawn)
         self.registry_access = self._make_registry_access()
         """What a schema registry on this broker needs of it."""
-        mirrors = MirrorRequests(
-            metadata, self._mirrors, cluster_id=directory.cluster_id, clock=clock
+        self._handlers = table_of(self._parts()) | self._own_handlers(mirrors)
+
+    def _make_mirrors(self) -> tuple[Mirrors, MirrorRequests]:
+        member, clock, cluster_id = self._member, self._clock, self._directory.cluster_id
+        mirrors = Mirrors(
+            member.metadata,
+            self._partitions,
+            ask=member.ask,
+            identity=member.identity,
+            cluster_id=cluster_id,
+            clock=clock,
         )
-        own = self._lag.handlers() | self.registry_access.handlers() | mirrors.handlers()
-        self._handlers = table_of(self._parts()) | own
+        return mirrors, MirrorRequests(member.metadata, mirrors, cluster_id=cluster_id, clock=clock)
+
+    def _own_handlers(self, mirrors: MirrorRequests) -> Handlers:
+        """Return the handlers of requests that Kafka does not have."""
+        return self._lag.handlers() | self.registry_access.handlers() | mirrors.handlers()
 
     def _parts(self) -> Parts:
         return Parts(

@@ -22,6 +22,8 @@ EpochChain: TypeAlias = tuple[tuple[int, int], ...]
 CHAIN_MAX: Final = 16
 """Epochs that are kept. If a log diverges before all of them, the offset is unknown."""
 UNKNOWN_OFFSET: Final = -1
+LEADER_EPOCH_MAX: Final = 2**31 - 2
+"""The highest leader epoch; one more is left for the next start of a broker."""
 
 
 class EpochEnd(NamedTuple):

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from streamlog.broker.quorum.metadata.mirrors import Era, MirrorState, MirrorTopic
+from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorState, MirrorTopic
 from streamlog.protocol.messages.metadata_log import MirrorEra
 from streamlog.protocol.messages.mirror_messages import AlterableMirror, CreatableMirror
 from streamlog.protocol.messages.topics_and_configs import CreatableTopicConfig
@@ -34,7 +34,7 @@ class SourceTopicFacts(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     configs: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Its own settings, without inherited ones."""
-    eras: tuple[Era, ...] = ()
+    eras: tuple[LogEra, ...] = ()
     """Those of a topic that the source has mirrored itself; none otherwise."""
     mirrors_cluster: str = ""
     """The cluster that the source mirrors it from now; empty if it is the source's own topic."""
@@ -110,6 +110,8 @@ def _wanted(
     if name is None:
         return
     if known is not None:
+        # Only growth: Kafka can't take partitions away, so fewer mean that an answer was cut short
+        # or that the topic was created again.
         grows = facts.partitions > known.partitions
         if not grows or known.mirror.state is not MirrorState.ACTIVE:
             return
@@ -136,6 +138,7 @@ def _why_stopped(mirror: MirrorTopic, facts: SourceTopicFacts | None) -> str:
     if facts is None:
         return "the source has deleted it"
     known = mirror.source_topic_id
+    # Brokers before Kafka 2.8 tell no topic ids: without one nothing can be concluded.
     if ZERO_UUID not in (known, facts.topic_id) and known != facts.topic_id:
         return "the source has deleted it and created it again: its records are another log's"
     return ""

@@ -92,13 +92,17 @@ class LinkReader:
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
-                    await self._refresh()
-                    self._deal(group)
-                    for copy in [*self._copies.values()]:
-                        await self._ask_for(copy)
+                    await self._round(group)
                     await self._wait()
         finally:
             await self._source.close()
+
+    async def _round(self, group: asyncio.TaskGroup) -> None:
+        await self._refresh()
+        self._deal(group)
+        # A copy: while one mirror's question is on its way, `assign` may give other mirrors.
+        for copy in [*self._copies.values()]:
+            await self._ask_for(copy)
 
     async def _refresh(self) -> None:
         self._is_outdated = False
@@ -130,6 +134,8 @@ class LinkReader:
             if found is None:
                 continue
             expected = copy.source.topic_id
+            # Offsets of a topic that was created again begin at 0: without this check its records
+            # would be appended behind those of the deleted one as soon as it is longer.
             if expected != ZERO_UUID and found.topic_id not in (expected, ZERO_UUID):
                 copy.wanted = StopMirror(
                     f"topic {key[0]} of the source was deleted and created again: its records are"
@@ -148,6 +154,8 @@ class LinkReader:
             )
             self._fetchers[node_id] = fetcher, group.create_task(fetcher.run())
         for node_id, (fetcher, task) in [*self._fetchers.items()]:
+            # A fetcher without mirrors ends, so that a broker that was removed from the source is
+            # not dialled for ever.
             if node_id in shares:
                 fetcher.assign(shares[node_id])
             else:
@@ -188,6 +196,8 @@ class LinkReader:
         ends = []
         transport = await self._source.connect(found.leaders[index].node_id)
         try:
+            # Two requests in this order: records that are deleted in between only make the start
+            # too low, and the next fetch finds that out. The other way round it could pass the end.
             for timestamp in (EARLIEST, LATEST):
                 part = ListOffsetsPartition(partition_index=index, timestamp=timestamp)
                 request = ListOffsetsRequest(

@@ -25,7 +25,7 @@ from streamlog.broker.mirroring.link_plan import (
     plan_link,
 )
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE
-from streamlog.broker.quorum.metadata.mirrors import Era, MirrorLink, MirrorState
+from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorLink, MirrorState
 from streamlog.errors import ConfigError, CorruptData, StreamlogError, UnsupportedVersion
 from streamlog.protocol.messages.mirror_messages import (
     AlterMirrorsRequest,
@@ -146,6 +146,8 @@ class LinkRunner:
         await self._source.refresh(None)
         described = await self._described()
         known = self._known()
+        # Mirrors that the patterns do not name any more go on: what was begun ends by an operator's
+        # word only, not by a typing error in a pattern.
         wanted = [
             name
             for name in self._source.topics
@@ -190,10 +192,10 @@ class LinkRunner:
         configs: Mapping[str, Mapping[str, str]],
     ) -> SourceTopicFacts:
         topic = self._source.topics[name]
-        eras: tuple[Era, ...] = ()
+        eras: tuple[LogEra, ...] = ()
         mirrors = ""
         if described is not None:
-            eras = tuple(Era(each.cluster_id, each.leader_epoch) for each in described.eras)
+            eras = tuple(LogEra(each.cluster_id, each.leader_epoch) for each in described.eras)
             is_mirror = described.state != MirrorState.PROMOTED
             mirrors = eras[-1].cluster_id if is_mirror and eras else ""
         return SourceTopicFacts(
@@ -210,6 +212,7 @@ class LinkRunner:
         try:
             answer = await self._source.ask(DescribeMirrorsRequest(), DescribeMirrorsResponse)
         except UnsupportedVersion:
+            # Apache Kafka has no mirrors, so there is no loop to prevent and no era to take over.
             return {}
         return {each.name: each for each in answer.topics}
 
@@ -232,6 +235,8 @@ class LinkRunner:
                 for each in result.configs
                 if each.config_source == OWN_VALUE
                 and each.value is not None
+                # Apache Kafka has settings that this broker does not know, such as those of
+                # tiered storage; the controller would refuse the whole topic because of one.
                 and each.name in TOPIC_SETTINGS
                 and each.name not in NOT_COPIED
             }
@@ -246,6 +251,7 @@ class LinkRunner:
         resources = []
         for each in known:
             theirs = configs.get(each.mirror.source_topic)
+            # None: the source did not tell them. That is no reason to remove those that are here.
             if theirs is None or each.mirror.state is not MirrorState.ACTIVE:
                 continue
             ours = self._metadata.config(TOPIC_RESOURCE, each.name)

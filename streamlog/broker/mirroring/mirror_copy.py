@@ -116,7 +116,7 @@ class MirrorCopy:
             self._perform(self.reader.on_ends(start, end), b"", now_ms)
 
     def _read_offsets(self) -> None:
-        """Take the offsets from the log: a leader without followers is told of no append."""
+        """Take the offsets from the log: a leader without followers hears of no append."""
         replica = self.partition.replica
         if replica is not None:
             replica.read_offsets(keep=not self.partition.is_alone)
@@ -128,11 +128,15 @@ class MirrorCopy:
         for effect in effects:
             match effect:
                 case AppendBatches():
+                    # Not `append`: offsets, timestamps and producers were checked at the source,
+                    # and assigning them again would make another log.
                     partition.append_copies(records, now_ms=now_ms)
                 case AdvanceLogStart():
                     replica.change_log(effect)
                     replica.on_deleted()
                 case Truncate() | StartAt():
+                    # Followers must hear of it before they fetch again: what they have copied
+                    # beyond the cut is not part of this log any more.
                     replica.change_log(effect)
                     partition.on_cut()
                 case RaiseEpoch() | AskCut() | AskEnds() | StopMirror():

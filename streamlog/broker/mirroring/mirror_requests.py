@@ -57,6 +57,8 @@ class MirrorRequests:
             for link in sorted(metadata.links.values(), key=lambda each: each.name)
         ]
         topics = []
+        # Partitions only of mirrors that this broker leads: a client asks all brokers, because only
+        # a leader knows how far it has read.
         for topic_id, mirror in metadata.mirrors.items():
             name = metadata.topics[topic_id].name
             record = mirror.record()

@@ -8,7 +8,6 @@ stops its own topics only, and says why.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,10 @@ from streamlog import repeated
 from streamlog.broker.mirroring.link_reader import LinkReader
 from streamlog.broker.mirroring.link_runner import LinkRunner, runner_of
 from streamlog.broker.mirroring.mirror_copy import MirrorCopy
-from streamlog.broker.mirroring.source_cluster import Address, SourceCluster
+from streamlog.broker.mirroring.source_cluster import SourceCluster, source_of
 from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key
-from streamlog.broker.quorum.metadata.mirrors import MirrorLink, MirrorState
+from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink, MirrorState
 from streamlog.errors import ConfigError
-from streamlog.properties import resolve
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
@@ -28,7 +26,6 @@ from streamlog.protocol.messages.mirror_messages import (
     AlterMirrorPartitionResponse,
     AlterMirrorsRequest,
 )
-from streamlog.transport.security import Security
 
 if TYPE_CHECKING:
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
@@ -36,9 +33,6 @@ if TYPE_CHECKING:
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
 
-BOOTSTRAP = "bootstrap.servers"
-CLIENT_ID = "streamlog-mirror"
-SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
 
 _log = repeated.logger(__name__)
 
@@ -112,6 +106,7 @@ class Mirrors:
         links, own = self._metadata.links, self._identity()[0]
         brokers = [each.broker_id for each in self._metadata.brokers.values() if each.is_active]
         for link_id, (link, task) in [*self._runners.items()]:
+            # Other settings are another source: a runner never changes its connection.
             if links.get(link_id) != link or runner_of(link_id, brokers) != own:
                 task.cancel()
                 del self._runners[link_id]
@@ -138,15 +133,16 @@ class Mirrors:
                 task.cancel()
                 del self._readers[link_id]
         for link_id, copies in shares.items():
-            link = links.get(link_id)
-            if link is None:
-                continue
-            if link_id not in self._readers:
-                reader = self._reader(link)
-                if reader is None:
-                    continue
-                self._readers[link_id] = link, reader, group.create_task(reader.run())
-            self._readers[link_id][1].assign(copies)
+            if link_id in links and link_id not in self._readers:
+                self._begin(group, links[link_id])
+            if link_id in self._readers:
+                self._readers[link_id][1].assign(copies)
+
+    def _begin(self, group: asyncio.TaskGroup, link: MirrorLink) -> None:
+        """Read for a link, if its settings lead to a source."""
+        reader = self._reader(link)
+        if reader is not None:
+            self._readers[link.link_id] = link, reader, group.create_task(reader.run())
 
     def _shares(self) -> dict[bytes, dict[Key, MirrorCopy]]:
         """Return the copies of each link, new ones for partitions in a new leader epoch."""
@@ -222,39 +218,3 @@ class Mirrors:
         asked = AlterableMirror(name=copy.partition.topic, state=MirrorState.STOPPED, reason=reason)
         _log.error("%s is not mirrored any more: %s", copy.partition.topic, reason)
         await self._ask(AlterMirrorsRequest(wall_ms=self._clock.wall_ms(), topics=[asked]))
-
-
-def source_of(link: MirrorLink) -> SourceCluster:
-    """Return the cluster that a link leads to, not connected yet.
-
-    Raises:
-        ConfigError: a setting is missing or malformed, or a secret can't be read.
-    """
-    settings = link.settings
-    given = {
-        name: resolve(name, value, os.environ)
-        for name, value in settings.items()
-        if name.startswith(SECURITY_PREFIXES)
-    }
-    security = Security.of(given).loaded() if given else None
-    return SourceCluster(
-        addresses_of(settings.get(BOOTSTRAP, "")), security=security, client_id=CLIENT_ID
-    )
-
-
-def addresses_of(text: str) -> list[Address]:
-    """Return the addresses in `bootstrap.servers`.
-
-    Raises:
-        ConfigError: there is none, or one is not HOST:PORT.
-    """
-    addresses = []
-    for each in text.split(","):
-        host, colon, port = each.strip().rpartition(":")
-        if not colon or not host or not port.isdecimal() or int(port) > 0xFFFF:  # noqa: PLR2004 - ports
-            raise ConfigError(
-                f"{BOOTSTRAP}={text!r}: write HOST:PORT of brokers of the source, with commas"
-                " between them"
-            )
-        addresses.append((host.strip("[]"), int(port)))
-    return addresses

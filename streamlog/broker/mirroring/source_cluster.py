@@ -13,7 +13,15 @@ from typing import TypeVar
 
 import msgspec
 
-from streamlog.errors import ConnectionLost, CorruptData, RequestTimedOut, StreamlogError
+from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink
+from streamlog.errors import (
+    ConfigError,
+    ConnectionLost,
+    CorruptData,
+    RequestTimedOut,
+    StreamlogError,
+)
+from streamlog.properties import resolve
 from streamlog.protocol.messages.cluster_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -27,6 +35,9 @@ CONNECT_MS = 10_000
 """How long to wait for a broker of the source to accept a connection."""
 REQUEST_MS = 30_000
 """How long to wait for an answer."""
+BOOTSTRAP = "bootstrap.servers"
+CLIENT_ID = "streamlog-mirror"
+SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
 
 Address = tuple[str, int]
 M = TypeVar("M", bound=Message)
@@ -81,6 +92,7 @@ class SourceCluster:
             RequestTimedOut: it does not answer.
             AuthenticationFailed: it refuses this broker.
         """
+        # Never create: a misspelt pattern must not make topics at the source.
         wanted = None if names is None else [MetadataRequestTopic(name=each) for each in names]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         answer = await self.ask(request, MetadataResponse)
@@ -157,3 +169,39 @@ class SourceCluster:
             await shared.close()
         except StreamlogError:
             return  # It is lost already.
+
+
+def source_of(link: MirrorLink) -> SourceCluster:
+    """Return the cluster that a link leads to, not connected yet.
+
+    Raises:
+        ConfigError: a setting is missing or malformed, or a secret can't be read.
+    """
+    settings = link.settings
+    given = {
+        name: resolve(name, value)
+        for name, value in settings.items()
+        if name.startswith(SECURITY_PREFIXES)
+    }
+    security = Security.of(given).loaded() if given else None
+    return SourceCluster(
+        addresses_of(settings.get(BOOTSTRAP, "")), security=security, client_id=CLIENT_ID
+    )
+
+
+def addresses_of(text: str) -> list[Address]:
+    """Return the addresses in `bootstrap.servers`.
+
+    Raises:
+        ConfigError: there is none, or one is not HOST:PORT.
+    """
+    addresses = []
+    for each in text.split(","):
+        host, colon, port = each.strip().rpartition(":")
+        if not colon or not host or not port.isdecimal() or int(port) > 0xFFFF:  # noqa: PLR2004 - ports
+            raise ConfigError(
+                f"{BOOTSTRAP}={text!r}: write HOST:PORT of brokers of the source, with commas"
+                " between them"
+            )
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses

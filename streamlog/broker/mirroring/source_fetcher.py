@@ -186,6 +186,8 @@ class SourceFetcher:
         names: dict[bytes, str] = {}
         for (name, index), (_, fetch) in asked.items():
             known = self._source.topics.get(name)
+            # The metadata may be newer than the deal; the partition then gets no answer, and rests
+            # until it is dealt out again.
             if known is None or index >= len(known.leaders):
                 continue
             names[known.topic_id] = name

@@ -155,7 +155,7 @@ class Partition:
 
     @property
     def is_mirror(self) -> bool:
-        """Whether it copies a partition of another cluster, so that nobody produces to it."""
+        """Whether it copies a partition of another cluster, so that producing to it is refused."""
         return self._is_mirror
 
     def _check_writable(self) -> None:

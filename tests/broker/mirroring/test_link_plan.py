@@ -10,7 +10,7 @@ from streamlog.broker.mirroring.link_plan import (
     SourceTopicFacts,
     plan_link,
 )
-from streamlog.broker.quorum.metadata.mirrors import Era, MirrorState, MirrorTopic
+from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorState, MirrorTopic
 
 HERE = "here"
 ID, OTHER_ID = b"1" * 16, b"2" * 16
@@ -31,7 +31,7 @@ def known(name: str, state: MirrorState = MirrorState.ACTIVE, prefix: str = "") 
         source_topic=name,
         source_topic_id=ID,
         state=state,
-        eras=(Era("there", 0),),
+        eras=(LogEra("there", 0),),
     )
     return KnownMirror(name=f"{prefix}{name}", partitions=1, mirror=mirror)
 

@@ -12,7 +12,7 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.connections import Listener
 from streamlog.broker.mirroring import link_runner
-from streamlog.broker.quorum.metadata.mirrors import MirrorState
+from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
 from streamlog.broker.server.socket_server import SocketServer
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.protocol.error_codes import ErrorCode

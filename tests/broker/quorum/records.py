@@ -15,7 +15,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
     quota_record,
 )
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
-from streamlog.broker.quorum.metadata.mirrors import MirrorState
+from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
 from streamlog.broker.security.acl_authorizer import AclRule
 from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 from streamlog.protocol.messages.metadata_log import (

@@ -4,7 +4,7 @@ Rules of this module:
 
 - A topic is created as a mirror and becomes one of this cluster by promotion. Each of these changes
   begins a leader epoch of all its partitions, so that no leader acts on the state before.
-- Promotion begins an era (see `metadata.mirrors`).
+- Promotion begins an era (see `metadata.mirror_topics`).
 - A topic follows a source only if leader epochs tell where their logs part.
 
 Not done here: what is copied (`replication.mirror_reader`), the look for new topics at the source.
@@ -24,15 +24,14 @@ from streamlog.broker.quorum.controller.decision import (
 from streamlog.broker.quorum.controller.topic_control import TopicControl
 from streamlog.broker.quorum.metadata.cluster_metadata import TopicRegistration
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
-from streamlog.broker.quorum.metadata.mirrors import (
-    Era,
+from streamlog.broker.quorum.metadata.mirror_topics import (
+    LogEra,
     MirrorLink,
     MirrorState,
     MirrorTopic,
     are_ambiguous,
     next_era_epoch,
 )
-from streamlog.broker.storage.log.leader_epochs import EPOCH_MAX
 from streamlog.errors import LogError, TopicExists, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.metadata_log import (
@@ -58,6 +57,7 @@ from streamlog.protocol.messages.mirror_messages import (
 )
 from streamlog.protocol.messages.partitions_and_replicas import CreatePartitionsTopic
 from streamlog.protocol.messages.topics_and_configs import CreatableTopic
+from streamlog.records.epoch_chains import LEADER_EPOCH_MAX
 from streamlog.replace import replace
 
 _ID_BYTES = 16
@@ -197,14 +197,14 @@ class MirrorControl:
         self, link: MirrorLink, asked: CreatableMirror, wall_ms: int
     ) -> Iterator[MetadataRecord]:
         found = self._context.metadata.topic(asked.name)
-        eras = tuple(Era(each.cluster_id, each.leader_epoch) for each in asked.eras)
+        eras = tuple(LogEra(each.cluster_id, each.leader_epoch) for each in asked.eras)
         mirror = MirrorTopic(
             topic_id=b"" if found is None else found.topic_id,
             link_id=link.link_id,
             source_topic=asked.source_topic,
             source_topic_id=asked.source_topic_id,
             since_ms=wall_ms,
-            eras=eras or (Era(link.source_cluster_id, 0),),
+            eras=eras or (LogEra(link.source_cluster_id, 0),),
         )
         if found is None:
             result, records = self._topics.created(
@@ -251,12 +251,16 @@ class MirrorControl:
     ) -> None:
         """Check that a topic of this cluster can follow a source (fail back)."""
         context = self._context
-        ours = (Era(context.cluster_id, 0),) if known is None else known.eras
+        ours = (LogEra(context.cluster_id, 0),) if known is None else known.eras
+        # Logs that began in one cluster share their first era. Without that, equal epochs would be
+        # taken for equal records, and the cut would be anywhere.
         if ours[0] != mirror.eras[0]:
             raise TopicExists(
                 f"{topic.name} exists already, and has another history than the source's: delete"
                 " it first, or mirror with a prefix"
             )
+        # Both sides drew the same epoch for different eras. One in 512, and only if both were
+        # promoted: refused, since the check by epochs would take the two for one.
         if are_ambiguous(ours, mirror.eras):
             raise TopicExists(
                 f"{topic.name} was promoted here and elsewhere at the same leader epoch, so that"
@@ -321,14 +325,17 @@ class MirrorControl:
             yield after.record()
             return
         context = self._context
+        # One epoch for all partitions, so that an era is one number for the whole topic.
         newest = max(each.leader_epoch for each in topic.partitions.values())
         epoch = next_era_epoch(newest, context.chance)
-        if epoch > EPOCH_MAX:
+        if epoch > LEADER_EPOCH_MAX:
             raise error_for(
                 ErrorCode.INVALID_REQUEST,
                 f"{topic.name} has been promoted too often: copy it into a new topic",
             )
-        yield replace(after, eras=(*mirror.eras, Era(context.cluster_id, epoch))).record()
+        yield replace(after, eras=(*mirror.eras, LogEra(context.cluster_id, epoch))).record()
+        # Leaders stop copying when they hear of the epoch; a fetch that is on its way then belongs
+        # to the former one, and its answer is dropped.
         yield from _new_epochs(topic, epoch)
 
     # ---- partitions ----
@@ -350,7 +357,9 @@ class MirrorControl:
         elif partition.leader_epoch != request.leader_epoch:
             code = ErrorCode.FENCED_LEADER_EPOCH
         # A promoted topic is never cut: the leader has not heard of the promotion yet.
-        elif mirror is None or not mirror.is_mirror or request.least_leader_epoch > EPOCH_MAX:
+        elif (
+            mirror is None or not mirror.is_mirror or request.least_leader_epoch > LEADER_EPOCH_MAX
+        ):
             code = ErrorCode.INVALID_REQUEST
         else:
             change = PartitionChangeRecord(
@@ -367,6 +376,7 @@ class MirrorControl:
 
 def _new_epochs(topic: TopicRegistration, least_leader_epoch: int) -> Iterator[MetadataRecord]:
     """Return records that begin a leader epoch of all partitions, with the same leaders."""
+    # The leaders stay: they have what was copied last, and moving them would only cost time.
     for number, partition in sorted(topic.partitions.items()):
         yield PartitionChangeRecord(
             topic_id=topic.topic_id,

@@ -23,7 +23,7 @@ from streamlog.broker.quorum.controller.decision import (
 )
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE, TopicRegistration
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
-from streamlog.broker.quorum.metadata.mirrors import MirrorState
+from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
 from streamlog.broker.quorum.metadata.registrations import NO_LEADER, UNASSIGNED_DIRECTORY
 from streamlog.broker.quorum.raft.raft_wire import METADATA_TOPIC
 from streamlog.errors import ConfigError, LogError, TopicExists, UnknownTopicOrPartition

@@ -19,7 +19,7 @@ import msgspec
 
 from streamlog.broker.config.resources import Entity, QuotaTable, entity_of
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord, encode_record
-from streamlog.broker.quorum.metadata.mirrors import MirrorLink, MirrorState, MirrorTopic
+from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink, MirrorState, MirrorTopic
 from streamlog.broker.quorum.metadata.registrations import (
     NO_LEADER,
     BrokerRegistration,

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING
 from streamlog import repeated
 from streamlog.broker.storage.disk.files import read_file, replace_file, unless_full
 from streamlog.errors import OffsetOutOfRange
+from streamlog.records.epoch_chains import LEADER_EPOCH_MAX
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.disk.files import Files
     from streamlog.records.batch import RecordBatch
 
 EPOCHS = "leader-epoch-checkpoint"
-EPOCH_MAX = 2**31 - 2
-"""The highest epoch; one more is left for the next start."""
 _FORMAT = 0
 
 _logger = repeated.logger(__name__)
@@ -230,12 +229,14 @@ def _epoch_starts(batches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         runs[-1][2] += 1
     entries: list[tuple[int, int]] = []
     newest = 0
-    for (epoch, offset, count), (following, _, other) in pairwise([*runs, [EPOCH_MAX, -1, 0]]):
+    for (epoch, offset, count), (following, _, other) in pairwise(
+        [*runs, [LEADER_EPOCH_MAX, -1, 0]]
+    ):
         # 1. Runs: epoch 2 (50 batches), 9 (1 batch), 3 (40 batches). 2. Epoch 9 is greater than
         # what follows, and has fewer batches: a flipped bit, so it is skipped. 3. With 2, 9 (60
         # batches), 3 (1 batch), the run of 3 is skipped, as it is lower than 9.
         odd = epoch > following >= newest and count <= other
-        if newest < epoch <= EPOCH_MAX and not odd:
+        if newest < epoch <= LEADER_EPOCH_MAX and not odd:
             entries.append((epoch, offset))
             newest = epoch
     return entries
@@ -248,6 +249,6 @@ def _parse(data: bytes) -> list[tuple[int, int]]:
     entries = [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines)]
     if entries != sorted(entries):
         raise ValueError("leader epochs go down")
-    if any(not 0 <= epoch <= EPOCH_MAX or offset < 0 for epoch, offset in entries):
+    if any(not 0 <= epoch <= LEADER_EPOCH_MAX or offset < 0 for epoch, offset in entries):
         raise ValueError("a leader epoch, or where it begins, is out of range")
     return entries

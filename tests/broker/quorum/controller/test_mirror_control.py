@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.broker.quorum.metadata.mirrors import ERA_BITS, Era, MirrorState
+from streamlog.broker.quorum.metadata.mirror_topics import ERA_BITS, LogEra, MirrorState
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.metadata_log import LinkSetting, MirrorEra
 from streamlog.protocol.messages.mirror_messages import (
@@ -61,7 +61,7 @@ def mirror(
     name: str = "t",
     *,
     partitions: int = 2,
-    eras: tuple[Era, ...] = (),
+    eras: tuple[LogEra, ...] = (),
 ) -> MirrorResult:
     asked = CreatableMirror(
         name=name,
@@ -88,7 +88,7 @@ def epochs(cluster: Deciding, name: str = "t") -> list[int]:
     return [partition.leader_epoch for _, partition in sorted(topic.partitions.items())]
 
 
-def state(cluster: Deciding, name: str = "t") -> tuple[MirrorState, tuple[Era, ...]]:
+def state(cluster: Deciding, name: str = "t") -> tuple[MirrorState, tuple[LogEra, ...]]:
     topic = cluster.metadata.topic(name)
     assert topic is not None
     found = cluster.metadata.mirrors[topic.topic_id]
@@ -120,7 +120,7 @@ def test_a_link_is_created_once_altered_and_deleted(cluster: Deciding) -> None:
 def test_a_mirror_topic_belongs_to_its_link_until_it_is_promoted(cluster: Deciding) -> None:
     link_id = link(cluster).link_id
     assert mirror(cluster, link_id).error_code == 0
-    assert state(cluster) == (MirrorState.ACTIVE, (Era("other", 0),))
+    assert state(cluster) == (MirrorState.ACTIVE, (LogEra("other", 0),))
     refused = cluster.ask(DeleteLinkRequest(name="east"), DeleteLinkResponse)
     assert refused.error_message is not None
     assert "mirrors 1 topics, such as t" in refused.error_message
@@ -188,7 +188,7 @@ def test_a_topic_follows_the_cluster_that_was_promoted(cluster: Deciding) -> Non
     foreign = mirror(cluster, link_id)
     assert foreign.error_message is not None
     assert "another history" in foreign.error_message
-    eras = (Era(CLUSTER_ID, 0), Era("other", 5 << ERA_BITS))
+    eras = (LogEra(CLUSTER_ID, 0), LogEra("other", 5 << ERA_BITS))
     few = mirror(cluster, link_id, eras=eras, partitions=3)
     assert few.error_code == ErrorCode.INVALID_PARTITIONS
     assert mirror(cluster, link_id, eras=eras).error_code == 0
@@ -205,11 +205,11 @@ def test_histories_that_epochs_cannot_tell_apart_are_refused(cluster: Deciding) 
     alter(cluster, MirrorState.PROMOTED)
     (_, own) = state(cluster)[1]
     sibling = link(cluster, "west", "third").link_id
-    same = (Era("other", 0), Era("third", own.leader_epoch))
+    same = (LogEra("other", 0), LogEra("third", own.leader_epoch))
     refused = mirror(cluster, sibling, eras=same)
     assert refused.error_message is not None
     assert "at the same leader epoch" in refused.error_message
-    later = (Era("other", 0), Era("third", own.leader_epoch + (1 << ERA_BITS)))
+    later = (LogEra("other", 0), LogEra("third", own.leader_epoch + (1 << ERA_BITS)))
     assert mirror(cluster, sibling, eras=later).error_code == 0
 
 

@@ -60,7 +60,7 @@ class MirrorState(IntEnum):
     """It is a topic of this cluster."""
 
 
-class Era(msgspec.Struct, frozen=True):
+class LogEra(msgspec.Struct, frozen=True):
     """The leader epochs from `leader_epoch` on, which leaders in `cluster_id` began."""
 
     cluster_id: str
@@ -110,12 +110,12 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     since_ms: int = 0
     """When the state began, in ms since 1970."""
-    eras: tuple[Era, ...] = ()
+    eras: tuple[LogEra, ...] = ()
     """Those of the source; ascending, and the first one begins at epoch 0."""
 
     @property
     def is_mirror(self) -> bool:
-        """Whether it belongs to its source, so that nobody may produce to it."""
+        """Whether it belongs to its source, so that producing to it is refused."""
         return self.state is not MirrorState.PROMOTED
 
     @property
@@ -161,7 +161,7 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
             state=MirrorState(record.state),
             reason=record.reason,
             since_ms=record.since_ms,
-            eras=tuple(Era(each.cluster_id, each.leader_epoch) for each in record.eras),
+            eras=tuple(LogEra(each.cluster_id, each.leader_epoch) for each in record.eras),
         )
 
 
@@ -171,7 +171,7 @@ def next_era_epoch(leader_epoch: int, chance: EraChance) -> int:
     return era << ERA_BITS
 
 
-def are_ambiguous(ours: Sequence[Era], source: Sequence[Era]) -> bool:
+def are_ambiguous(ours: Sequence[LogEra], source: Sequence[LogEra]) -> bool:
     """Return whether leader epochs can't tell where two histories part.
 
     They part where one cluster was promoted and the other one was not, or another one was. If two
