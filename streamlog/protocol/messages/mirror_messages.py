@@ -138,6 +138,8 @@ class AlterMirrorsRequest(Message, versions="0-0", flexible_from=0):
 class AlterMirrorsResponse(Message, versions="0-0", flexible_from=0):
     """The outcome for each topic."""
 
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
     topics: list[MirrorResult] = array(MirrorResult, "0+")
 
 

@@ -67,6 +67,15 @@ from streamlog.protocol.messages.lag_messages import (
     DescribeGroupLagRequest,
     FindNextRecordsRequest,
 )
+from streamlog.protocol.messages.mirror_messages import (
+    AlterLinkRequest,
+    AlterMirrorPartitionRequest,
+    AlterMirrorsRequest,
+    CreateLinkRequest,
+    CreateMirrorsRequest,
+    DeleteLinkRequest,
+    DescribeMirrorsRequest,
+)
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDir,
@@ -333,6 +342,13 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
     (lambda: DescribeGroupLagRequest(groups=["g"]), (*G, OP.DESCRIBE)),
     (FindNextRecordsRequest, (*C, OP.CLUSTER_ACTION)),
     (WriteToRegistryRequest, (*C, OP.CLUSTER_ACTION)),
+    (CreateLinkRequest, (*C, OP.ALTER)),
+    (AlterLinkRequest, (*C, OP.ALTER)),
+    (DeleteLinkRequest, (*C, OP.ALTER)),
+    (AlterMirrorsRequest, (*C, OP.ALTER)),
+    (DescribeMirrorsRequest, (*C, OP.DESCRIBE)),
+    (CreateMirrorsRequest, (*C, OP.CLUSTER_ACTION)),
+    (AlterMirrorPartitionRequest, (*C, OP.CLUSTER_ACTION)),
     (lambda: DeleteGroupsRequest(groups_names=["g"]), (*G, OP.DELETE)),
     (lambda: OffsetDeleteRequest(group_id="g"), (*G, OP.DELETE)),
     (lambda: InitProducerIdRequest(transactional_id=None), (*C, OP.IDEMPOTENT_WRITE)),
