@@ -136,6 +136,7 @@ class LinkRunner:
                     await self._round()
                     self._note("", "")
                 except (StreamlogError, OSError) as error:
+                    # Not the end of the link: a source that is down for a day is found again.
                     self._note("", str(error))
                 await asyncio.sleep(ROUND_S)
         finally:
@@ -169,6 +170,7 @@ class LinkRunner:
             answer = await self._ask(request)
             if isinstance(answer, CreateMirrorsResponse):
                 self._note_results(answer.topics)
+        # After the creations: a topic under another name may take over from one that has gone.
         if plan.stopped:
             stop = AlterMirrorsRequest(wall_ms=self._clock.wall_ms(), topics=list(plan.stopped))
             stopped = await self._ask(stop)

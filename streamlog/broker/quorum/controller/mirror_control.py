@@ -127,6 +127,7 @@ class MirrorControl:
             link = self._link(request.name)
         except LogError as error:
             return respond(AlterLinkResponse(error_code=error.code, error_message=str(error)))
+        # Together, so that a link never leads to a new address with the old login.
         settings = {**link.settings}
         for change in request.settings:
             if change.value is None:
@@ -159,6 +160,7 @@ class MirrorControl:
         mirrors = sorted(
             metadata.topics[each.topic_id].name
             for each in metadata.mirrors.values()
+            # Promoted topics keep the link's id as their history, and don't need the link.
             if each.link_id == link.link_id and each.is_mirror
         )
         if mirrors:
