@@ -74,6 +74,10 @@ class Database(ABC):
         found: type[Exception] = self._driver.IntegrityError
         return found
 
+    def exists_already(self, error: BaseException) -> bool:
+        """Whether something was not created since it is there."""
+        return isinstance(error, self.integrity_error)
+
     @property
     def errors(self) -> type[Exception]:
         """The base of the driver's errors."""
@@ -266,6 +270,8 @@ class PostgresDatabase(Database):
     _REFUSING: Final = ("0A", "28", "3D", "3F", "42")
     """Classes of SQLSTATE: what a table does not support, login, database, schema; rights and names
     of what the statement is about."""
+    _EXISTING: Final = ("42P07", "42710")
+    """Of a table that exists already, and of its type."""
     _OTHER_ROUTINES: Final = frozenset({"ExecWithCheckOptions", "RevalidateCachedQuery"})
     """Routines of the server that use codes of these classes for a row that its policy refuses (row
     level security), and for a statement that was prepared before its table was changed."""
@@ -321,6 +327,11 @@ class PostgresDatabase(Database):
         diagnosis: UserObject = getattr(error, "diag", None)
         routine = getattr(diagnosis, "source_function", None)
         return state.startswith(self._REFUSING) and routine not in self._OTHER_ROUTINES
+
+    def exists_already(self, error: BaseException) -> bool:
+        """Decide by the SQLSTATE: which it is depends on when the other session commits."""
+        # Before the catalogue is looked at, between that and the row of the catalogue, or after.
+        return super().exists_already(error) or getattr(error, "sqlstate", "") in self._EXISTING
 
     def nullable_statement(self, table: str, column: str) -> str:
         """Return the statement that lets a column be null."""

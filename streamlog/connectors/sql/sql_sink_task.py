@@ -138,7 +138,9 @@ class SqlWriter:
             self.database.connect()
             try:
                 self._create_offsets()
-            except self.database.integrity_error as error:
+            except self.database.errors as error:
+                if not self.database.exists_already(error):
+                    raise
                 # PostgreSQL's IF NOT EXISTS does not see a table that another session has not
                 # committed yet: 1. Tasks a and b find none. 2. a creates it. 3. b is refused.
                 raise Retriable(f"another task creates {self._offsets} just now") from error

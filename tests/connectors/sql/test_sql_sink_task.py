@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -23,6 +24,7 @@ from tests.connectors.sql.databases import KINDS, NOW, PLACE, Surroundings, batc
 from tests.servers.postgres import PostgresServer
 from tests.servers.server_process import wait_until
 
+THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, item VARCHAR(40), price INTEGER)"
 ALL = "SELECT id, item, price FROM orders ORDER BY id"
 
@@ -290,6 +292,29 @@ def test_two_tasks_create_the_table_of_offsets_at_once(postgres: PostgresServer)
     second.close()
     second.connect()
     second.close()
+
+
+def test_many_tasks_start_on_an_empty_database(postgres: PostgresServer) -> None:
+    """Whichever of PostgreSQL's checks finds the table of another task, no task fails."""
+    sink = sink_of(postgres.url(postgres.create_database()))
+    run(sink.url, "CREATE TABLE orders (item TEXT, price INT)")
+
+    def start(writer: SqlWriter) -> None:
+        while True:
+            writer.close()
+            try:
+                writer.connect()
+            except Retriable:
+                continue
+            return
+
+    writers = [SqlWriter(sink, f"{at}", open_database(*sink.login)) for at in range(4)]
+    with ThreadPoolExecutor(len(writers)) as pool:
+        for _ in range(60 if THOROUGH else 3):
+            list(pool.map(start, writers))
+            for each in writers:
+                each.close()
+            run(sink.url, "DROP TABLE streamlog_offsets")
 
 
 def test_postgres_that_crashes_in_a_transaction_is_written_again() -> None:
