@@ -29,7 +29,7 @@ LINES = st.lists(
 
 def reader(module: ModuleType) -> object:
     kinds = [module.OTHER, module.TEXT, module.WHOLE_NUMBER, module.TRUTH]
-    return module.RowReader(7, "abcd", kinds, [bytes] * 4)
+    return module.RowReader(7, kinds, [bytes] * 4)
 
 
 @given(FIELDS, st.integers(0, 40))

@@ -41,6 +41,7 @@ from streamlog.durations import moment
 from streamlog.record import Record
 from streamlog.replace import replace
 from streamlog.serdes.erased_types import UserKey, UserValue
+from streamlog.serdes.named_columns import NamedColumns
 
 Form: TypeAlias = Literal["rows", "changes"]
 OnTruncate: TypeAlias = Literal["fail", "ignore", "event"]
@@ -132,7 +133,7 @@ class TableShape:
             tuple(names.index(each) for each in table.key),
             _key_schema(table.name, keys, form),
             row if form == "rows" else envelope_schema(row),
-            RowReader(relation.oid, names, kinds, decoders),
+            RowReader(relation.oid, kinds, decoders),
         )
 
     def raw_key(self, columns: Columns) -> Key:
@@ -145,13 +146,17 @@ class TableShape:
             return self._value(self.key_at[0], columns[self.key_at[0]])
         return {self.names[at]: self._value(at, columns[at]) for at in self.key_at} or None
 
-    def keys(self, rows: Sequence[RowDict], form: Form) -> Sequence[UserKey]:
-        """Return the keys of rows, as `key`."""
+    def keys(self, rows: NamedColumns, form: Form) -> Sequence[UserKey] | None:
+        """Return the keys of rows, as `key`; None if the table has no key."""
         names = [self.names[at] for at in self.key_at]
         if form == "rows" and len(names) == 1:
-            (name,) = names
-            return [row[name] for row in rows]
-        return [{name: row[name] for name in names} or None for row in rows]
+            return rows.column(names[0])
+        columns = {name: rows.column(name) or () for name in names}
+        return NamedColumns.of_columns(columns) if columns else None
+
+    def named(self, rows: list[tuple[object, ...]]) -> NamedColumns:
+        """Return rows by column."""
+        return NamedColumns(self.names, rows)
 
     def row(self, columns: Columns) -> RowDict:
         """Return a row by column."""
@@ -216,19 +221,48 @@ class TableRun:
 
     Attributes:
         shape: the table.
-        keys: their keys.
-        values: their values.
-        times_ms: their times, in milliseconds since 1970.
+        times_ms: the times of the records, in milliseconds since 1970.
     """
 
     shape: TableShape
-    keys: list[UserKey] = field(default_factory=list)
-    values: list[UserValue] = field(default_factory=list)
     times_ms: list[int] = field(default_factory=list)
+    _rows: list[tuple[object, ...]] = field(default_factory=list)
+    """The records as rows, as long as each of them is one."""
+    _keys: list[UserKey] = field(default_factory=list)
+    _values: list[UserValue] = field(default_factory=list)
+    """The records, once one of them is no row."""
+
+    def add_rows(self, rows: list[tuple[object, ...]], time_ms: int) -> None:
+        """Add records of form "rows", each with a whole row."""
+        self._rows += rows
+        self.times_ms += [time_ms] * len(rows)
+        if self._values:
+            self._list_rows()
+
+    def add(self, keys: Sequence[UserKey], values: Sequence[UserValue], time_ms: int) -> None:
+        """Add records of any kind."""
+        self._list_rows()
+        self._keys += keys
+        self._values += values
+        self.times_ms += [time_ms] * len(keys)
+
+    def _list_rows(self) -> None:
+        """Turn rows into keys and values."""
+        if self._rows:
+            rows, self._rows = self.shape.named(self._rows), []
+            self._keys += self.shape.keys(rows, "rows") or [None] * len(rows)
+            self._values += rows
+
+    def columns(self) -> tuple[Sequence[UserKey] | None, Sequence[UserValue]]:
+        """Return the keys, None for no keys, and the values."""
+        if not self._rows:
+            return self._keys, self._values
+        rows = self.shape.named(self._rows)
+        return self.shape.keys(rows, "rows"), rows
 
     def records(self) -> Sequence[CdcRecord]:
         """Return the records, each with its schemas, for a Read of several tables."""
-        shape = self.shape
+        shape, (keys, values) = self.shape, self.columns()
         return [
             SchemaRecord(
                 key,
@@ -239,7 +273,9 @@ class TableRun:
                 key_schema=None if key is None else shape.key_schema,
                 value_schema=None if value is None else shape.schema,
             )
-            for key, value, time_ms in zip(self.keys, self.values, self.times_ms, strict=True)
+            for key, value, time_ms in zip(
+                keys or [None] * len(values), values, self.times_ms, strict=True
+            )
         ]
 
 
@@ -353,38 +389,39 @@ class ChangeStream:
             sizes = map(len, frames[start + known : end])
             self.size_bytes += sum(sizes) - XLOG_HEAD_BYTES * (len(rows) - known)
             new = rows[known:]
-            values = new if self.form == "rows" else self._envelopes(shape, begin, frames, end, new)
-            self._add(shape, shape.keys(new, self.form), values, begin.commit_ms)
+            if self.form == "rows":
+                self._run_of(shape).add_rows(new, begin.commit_ms)
+                self.count += len(new)
+            else:
+                named = shape.named(new)
+                values = self._envelopes(shape, begin, frames[end - len(new) : end], named)
+                self._add(shape, shape.keys(named, self.form), values, begin.commit_ms)
         return len(rows)
 
     def _envelopes(
-        self,
-        shape: TableShape,
-        begin: Begin,
-        frames: list[bytes],
-        end: int,
-        rows: Sequence[RowDict],
+        self, shape: TableShape, begin: Begin, frames: list[bytes], rows: NamedColumns
     ) -> Sequence[UserValue]:
         maker = _Maker(self, shape, begin)
         return [
             maker.value(None, row, "c" if is_insert(frame) else "u")
-            for row, frame in zip(rows, frames[end - len(rows) : end], strict=True)
+            for row, frame in zip(rows, frames, strict=True)
         ]
 
     def _add(
         self,
         shape: TableShape,
-        keys: Sequence[UserKey],
+        keys: Sequence[UserKey] | None,
         values: Sequence[UserValue],
         time_ms: int,
     ) -> None:
+        self._run_of(shape).add([None] * len(values) if keys is None else keys, values, time_ms)
+        self.count += len(values)
+
+    def _run_of(self, shape: TableShape) -> TableRun:
+        """Return the run that the next records of a table belong to."""
         if not self.runs or self.runs[-1].shape is not shape:
             self.runs.append(TableRun(shape))
-        run = self.runs[-1]
-        run.keys += keys
-        run.values += values
-        run.times_ms += [time_ms] * len(keys)
-        self.count += len(keys)
+        return self.runs[-1]
 
     def _describe(self, relation: Relation) -> None:
         table = self.tables.get(f"{relation.namespace}.{relation.name}")
@@ -449,11 +486,14 @@ class ChangeStream:
         table = self.tables[f"{relation.namespace}.{relation.name}"]
         shape = TableShape.of(table, relation, self.catalogue, self.form)
         rows = shape.reader.copied(lines)
-        values: Sequence[UserValue] = rows
-        if self.form != "rows":
+        if self.form == "rows":
+            self._run_of(shape).add_rows(rows, now_ms)
+            self.count += len(rows)
+        else:
+            named = shape.named(rows)
             maker = _Maker(self, shape, Begin(self.lsn, now_ms, 0))
-            values = [maker.value(None, row, "r") for row in rows]
-        self._add(shape, shape.keys(rows, self.form), values, now_ms)
+            values = [maker.value(None, row, "r") for row in named]
+            self._add(shape, shape.keys(named, self.form), values, now_ms)
         self.size_bytes += sum(map(len, lines))
 
     def drain(self) -> tuple[Sequence[TableRun], Sequence[Unfetched], Mapping[str, Json]]:

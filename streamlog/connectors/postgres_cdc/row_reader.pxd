@@ -9,17 +9,16 @@ cdef int _XLOG_HEAD, _ZERO
 cdef class RowReader:
     cdef list _decoders
     cdef list _kinds
-    cdef list _names
     cdef long long _relation
 
     @cython.locals(at=cython.Py_ssize_t, found=list)
     cpdef list rows(self, list frames, Py_ssize_t start)
 
     @cython.locals(
-        at=cython.Py_ssize_t, column=cython.Py_ssize_t, length=cython.longlong, row=dict,
+        at=cython.Py_ssize_t, column=cython.Py_ssize_t, length=cython.longlong, row=list,
         size=cython.Py_ssize_t,
     )
-    cdef dict _row(self, bytes frame)
+    cdef tuple _row(self, bytes frame)
 
     @cython.locals(count=cython.int, kind=cython.int, relation=cython.longlong)
     cdef bint _has_new_row(self, bytes frame)
@@ -28,9 +27,9 @@ cdef class RowReader:
 
     @cython.locals(
         at=cython.Py_ssize_t, column=cython.Py_ssize_t, content=bytes, count=cython.Py_ssize_t,
-        data="const unsigned char*", end=cython.Py_ssize_t, is_plain=cython.bint, row=dict, size=cython.Py_ssize_t,
+        data="const unsigned char*", end=cython.Py_ssize_t, is_plain=cython.bint, row=list, size=cython.Py_ssize_t,
     )
-    cdef dict _copied(self, bytes line)
+    cdef tuple _copied(self, bytes line)
 
     @cython.locals(kind=cython.int)
     cdef object _value(self, Py_ssize_t column, bytes data, Py_ssize_t start, Py_ssize_t end)

@@ -37,32 +37,29 @@ class RowReader:
 
     Args:
         relation: the number of the table in the stream.
-        names: its columns.
-        kinds: how each is read.
-        decoders: what reads the text of a value; raises nothing.
+        kinds: how each of its columns is read.
+        decoders: for each column, what reads the text of a value; raises nothing.
     """
 
-    __slots__ = ("_decoders", "_kinds", "_names", "_relation")
+    __slots__ = ("_decoders", "_kinds", "_relation")
 
     def __init__(
         self,
         relation: int,
-        names: Sequence[str],
         kinds: Sequence[int],
         decoders: Sequence[Callable[[bytes], object]],
     ) -> None:
         self._relation = relation
-        self._names = [*names]
         self._kinds = [*kinds]
         self._decoders = [*decoders]
 
-    def rows(self, frames: list[bytes], start: int) -> list[dict[str, object]]:
+    def rows(self, frames: list[bytes], start: int) -> list[tuple[object, ...]]:
         """Return the rows of the frames from `start` on, up to one that has something else.
 
         A row is that of an insert, or of an update that says nothing of the row before. Rows with
         values that were not sent, and malformed frames, count as something else.
         """
-        found: list[dict[str, object]] = []
+        found: list[tuple[object, ...]] = []
         for at in range(max(start, 0), len(frames)):
             row = self._row(frames[at])
             if row is None:
@@ -70,16 +67,16 @@ class RowReader:
             found.append(row)
         return found
 
-    def _row(self, frame: bytes) -> dict[str, object] | None:
+    def _row(self, frame: bytes) -> tuple[object, ...] | None:
         if not self._has_new_row(frame):
             return None
-        row: dict[str, object] = {}
+        row: list[object] = []
         at, size = _ROW_AT, len(frame)
-        for column in range(len(self._names)):
+        for column in range(len(self._kinds)):
             if at >= size:
                 return None
             if frame[at] == _NULL:
-                row[self._names[column]] = None
+                row.append(None)
                 at += 1
                 continue
             if frame[at] != _SENT or size - at <= _LENGTH_BYTES:
@@ -88,9 +85,9 @@ class RowReader:
             at += 1 + _LENGTH_BYTES
             if length > size - at:
                 return None
-            row[self._names[column]] = self._value(column, frame, at, at + length)
+            row.append(self._value(column, frame, at, at + length))
             at += length
-        return row if at == size else None
+        return tuple(row) if at == size else None
 
     def _has_new_row(self, frame: bytes) -> bool:
         if len(frame) < _ROW_AT or frame[0] != _FRAME or frame[_ROW_AT - 3] != _NEW:
@@ -100,9 +97,9 @@ class RowReader:
             return False
         count = frame[_ROW_AT - 2] << 8 | frame[_ROW_AT - 1]
         relation = _number_at(frame, _XLOG_HEAD + 1)
-        return count == len(self._names) and relation == self._relation
+        return count == len(self._kinds) and relation == self._relation
 
-    def copied(self, lines: list[bytes]) -> list[dict[str, object]]:
+    def copied(self, lines: list[bytes]) -> list[tuple[object, ...]]:
         """Return the rows of lines of COPY in its text format.
 
         Raises:
@@ -110,13 +107,13 @@ class RowReader:
         """
         return [self._copied(line) for line in lines]
 
-    def _copied(self, line: bytes) -> dict[str, object]:
+    def _copied(self, line: bytes) -> tuple[object, ...]:
         size = len(line)
         if size and line[size - 1] == _LINE_END:
             size -= 1
         data = line  # a pointer when compiled
-        row: dict[str, object] = {}
-        count = len(self._names)
+        row: list[object] = []
+        count = len(self._kinds)
         at = column = 0
         while at <= size and column < count:
             end = at
@@ -125,16 +122,16 @@ class RowReader:
                 is_plain = is_plain and data[end] != _BACKSLASH
                 end += 1
             if is_plain:
-                row[self._names[column]] = self._value(column, line, at, end)
+                row.append(self._value(column, line, at, end))
             else:
                 content = _unescaped(line[at:end])
                 value = None if content is None else self._value(column, content, 0, len(content))
-                row[self._names[column]] = value
+                row.append(value)
             column += 1
             at = end + 1
         if column != count or at <= size:
             raise ValueError(f"a line of COPY has not {count} columns")
-        return row
+        return tuple(row)
 
     def _value(self, column: int, data: bytes, start: int, end: int) -> object:
         kind = self._kinds[column]

@@ -238,10 +238,11 @@ class Capture:
             return Read(records, offset, committed=committed)
         # Rows of one table, as nearly always: no object is made for a record.
         (run,) = runs
+        keys, values = run.columns()
         return Read.columns(
-            run.values,
+            values,
             offset,
-            keys=run.keys,
+            keys=keys,
             timestamps_ms=run.times_ms,
             topic=run.shape.table.name,
             schema=run.shape.schema,
