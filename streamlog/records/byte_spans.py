@@ -33,7 +33,7 @@ class ByteSpans(Sequence[bytes | None]):
 
     __slots__ = ("_data", "array")
 
-    def __init__(self, data: bytes, array: BinaryArray) -> None:
+    def __init__(self, data: bytes | bytearray, array: BinaryArray) -> None:
         """`array` has the positions of the contents in `data`."""
         self._data = data
         self.array = array

@@ -32,7 +32,8 @@ from streamlog.serdes.named_columns import PLAIN, NamedColumns, plain_fields
 _FORMS_MAX: Final = 256
 """How many tables are remembered with the form of their rows."""
 _NUMBER_BYTES: Final = 8
-_END_BYTES: Final = 4
+_ENDS_KEPT: Final = 16
+"""How many lengths of columns are remembered: up to 32,768 keys of a Read."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -78,8 +79,13 @@ def _long_spans(made: ValueBuffers, count: int) -> ByteSpans:
     if sys.byteorder == "little":
         numbers.byteswap()
     data = numbers.tobytes()
-    ends = array("i", range(0, _NUMBER_BYTES * count + 1, _NUMBER_BYTES))
-    return ByteSpans(data, BinaryArray(0, count, ends, data))
+    return ByteSpans(data, BinaryArray(0, count, _number_ends(count.bit_length()), data))
+
+
+@lru_cache(maxsize=_ENDS_KEPT)
+def _number_ends(bits: int) -> bytes:
+    """Return the start of the first and the end of each of 2^bits numbers of 64 bits."""
+    return array("i", range(0, (_NUMBER_BYTES << bits) + 1, _NUMBER_BYTES)).tobytes()
 
 
 @lru_cache(maxsize=_FORMS_MAX)

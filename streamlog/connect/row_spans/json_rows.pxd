@@ -4,7 +4,7 @@ from streamlog.connect.row_spans cimport json_writes
 from streamlog.records cimport buffer_writes, packing
 
 cdef long long _ENDS_MAX
-cdef int _FIRST_ROOM, _NONE, _NUMBER_ROOM, _TEXT, _TRUTH, _WHOLE
+cdef int _NONE, _NUMBER_ROOM, _ROW_BYTES_MAX, _TEXT, _TRUTH, _WHOLE
 cdef bytes _END, _FALSE, _NULL, _TRUE
 
 @cython.final
@@ -17,11 +17,17 @@ cdef class _Growing:
 @cython.final
 cdef class JsonForm:
     cdef int[::1] _at
-    cdef list _heads
+    cdef int[::1] _head_ends
+    cdef bytes _heads
     cdef list _kinds
     cdef int[::1] _masks
+    cdef Py_ssize_t _room
+    cdef Py_ssize_t _row_bytes
     cdef Py_ssize_t _width
     cdef object _write
+
+    @cython.locals(field=cython.Py_ssize_t)
+    cdef int _lay_out(self, list heads, list at) except -1
 
     @cython.locals(
         count=cython.Py_ssize_t, end=cython.Py_ssize_t, numbers="int[::1]", out=_Growing,
@@ -30,10 +36,15 @@ cdef class JsonForm:
     cpdef object spans(self, list rows)
 
     @cython.locals(
-        field=cython.Py_ssize_t, head=bytes, mask=cython.int, room=cython.Py_ssize_t,
-        to="unsigned char*", value=object,
+        field=cython.Py_ssize_t, following=cython.Py_ssize_t, start=cython.Py_ssize_t,
+        stop=cython.Py_ssize_t, to="unsigned char*", value=object,
     )
     cdef Py_ssize_t _put(self, _Growing out, Py_ssize_t end, tuple row) except -2
+
+    @cython.locals(room=cython.Py_ssize_t, to="unsigned char*")
+    cdef Py_ssize_t _put_plain(
+        self, _Growing out, Py_ssize_t end, int mask, object value
+    ) except -2
 
     @cython.locals(kinds=object, to="unsigned char*", written=bytes)
     cdef Py_ssize_t _put_other(

@@ -25,7 +25,7 @@ __all__ = ["JsonForm", "all_of_kinds", "rows_within"]
 
 _ENDS_MAX = 2**31 - 1  # the positions of contents in a buffer have 32 bits
 _NUMBER_ROOM = json_writes.NUMBER_ROOM
-_FIRST_ROOM = 64  # for each row, before it is known how long rows are
+_ROW_BYTES_MAX = 2048  # of a row, that a buffer has room for before they come
 _NONE, _TRUTH, _WHOLE, _FLOAT, _TEXT, _ANY = 1, 2, 4, 8, 16, 32
 _END = b"}"
 _NULL, _TRUE, _FALSE = b"null", b"true", b"false"
@@ -60,7 +60,10 @@ class JsonForm:
         ValueError: there are not as many heads, positions and kinds, or none at all.
     """
 
-    __slots__ = ("_at", "_heads", "_kinds", "_masks", "_width", "_write")
+    __slots__ = (
+        "_at", "_head_ends", "_heads", "_kinds", "_masks", "_room", "_row_bytes", "_width",
+        "_write",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -71,15 +74,23 @@ class JsonForm:
     ) -> None:
         if not heads or not len(heads) == len(at) == len(kinds):
             raise ValueError("each field needs a head, a position and its kinds")
-        self._heads = [*heads]
+        self._heads = b"".join(heads)
         self._kinds = [*kinds]
+        self._head_ends = memoryview(bytearray(4 * len(at) + 4)).cast("i")
         self._at = memoryview(bytearray(4 * len(at))).cast("i")
         self._masks = memoryview(bytearray(4 * len(at))).cast("i")
-        for field in range(len(at)):
-            self._at[field] = at[field]
-            self._masks[field] = _mask_of(kinds[field])
+        self._lay_out([*heads], [*at])
+        # What a row takes beside its texts and the values that `write` writes.
+        self._room = len(self._heads) + len(at) * _NUMBER_ROOM + 1
+        self._row_bytes = self._room
         self._width = max(at) + 1 if min(at) >= 0 else 0
         self._write = write
+
+    def _lay_out(self, heads: list[bytes], at: list[int]) -> None:
+        for field in range(len(at)):
+            self._head_ends[field + 1] = self._head_ends[field] + len(heads[field])
+            self._at[field] = at[field]
+            self._masks[field] = _mask_of(self._kinds[field])
 
     def spans(self, rows: list[tuple[Any, ...]]) -> ByteSpans | None:
         """Return the rows as JSON; None if a value has another class, or there is too much.
@@ -91,7 +102,8 @@ class JsonForm:
             Exception: whatever `write` raises.
         """
         count = len(rows)
-        out = _Growing(_FIRST_ROOM * (count + 1))
+        # A guess by the rows before: a buffer that grows is copied.
+        out = _Growing(count * self._row_bytes + self._room)
         ends = bytearray(4 * (count + 1))
         numbers = memoryview(ends).cast("i")
         end = 0
@@ -100,40 +112,46 @@ class JsonForm:
             if end < 0 or end > _ENDS_MAX:
                 return None
             numbers[row + 1] = end
-        data = bytes(memoryview(out.data)[:end])
-        return ByteSpans(data, BinaryArray(0, count, ends, data))
+        if count:
+            self._row_bytes = min((end + (end >> 4)) // count + 1, _ROW_BYTES_MAX)
+        buffer_writes.resize(out.data, end)
+        return ByteSpans(out.data, BinaryArray(0, count, ends, out.data))
 
     def _put(self, out: _Growing, end: int, row: tuple[Any, ...]) -> int:
         """Write a row; return the position behind it, -1 if one of its values is refused."""
         if len(row) < self._width or not self._width:
             raise ValueError(f"a row of {len(row)} values has too few")
-        for field in range(len(self._heads)):
-            head: bytes = self._heads[field]
-            out.reserve(end, len(head) + _NUMBER_ROOM)
+        # Whatever is written of a row leaves this room for what is left of it.
+        out.reserve(end, self._room)
+        for field in range(len(self._kinds)):
+            start, stop = self._head_ends[field], self._head_ends[field + 1]
             to = out.data  # a pointer when compiled
-            end = buffer_writes.put_bytes(to, end, head)
-            mask = self._masks[field]
+            end = json_writes.put_part(to, end, self._heads, start, stop)
             value = row[self._at[field]]
-            if type(value) is str and mask & _TEXT:
-                room = json_writes.json_text_room(value)
-                out.reserve(end, room)
-                to = out.data
-                end = json_writes.put_json_text(to, end, value, room)
-            elif type(value) is int and mask & _WHOLE and packing.is_long(value):
-                end = json_writes.put_json_number(to, end, value)
-            elif value is None and mask & _NONE:
-                end = buffer_writes.put_bytes(to, end, _NULL)
-            elif value is True and mask & _TRUTH:
-                end = buffer_writes.put_bytes(to, end, _TRUE)
-            elif value is False and mask & _TRUTH:
-                end = buffer_writes.put_bytes(to, end, _FALSE)
-            else:
-                end = self._put_other(out, end, field, value)
-                if end < 0:
-                    return end
-        out.reserve(end, 1)
+            following = self._put_plain(out, end, self._masks[field], value)
+            if following < 0:
+                following = self._put_other(out, end, field, value)
+            if following < 0:
+                return -1
+            end = following
         to = out.data
         return buffer_writes.put_bytes(to, end, _END)
+
+    def _put_plain(self, out: _Growing, end: int, mask: int, value: Any) -> int:  # noqa: ANN401 - a value of the user's
+        """Write a value that is written here; return the position behind it, -1 for any other."""
+        to = out.data
+        if type(value) is str and mask & _TEXT:
+            room = json_writes.json_text_room(value)
+            out.reserve(end, room + self._room)
+            to = out.data
+            return json_writes.put_json_text(to, end, value, room)
+        if type(value) is int and mask & _WHOLE:
+            return json_writes.put_json_number(to, end, value)
+        if value is None and mask & _NONE:
+            return buffer_writes.put_bytes(to, end, _NULL)
+        if type(value) is bool and mask & _TRUTH:
+            return buffer_writes.put_bytes(to, end, _TRUE if value is True else _FALSE)
+        return -1
 
     def _put_other(self, out: _Growing, end: int, field: int, value: Any) -> int:  # noqa: ANN401 - a value of the user's
         """Write a value by `write`; return the position behind it, -1 if it is refused."""
@@ -143,7 +161,7 @@ class JsonForm:
         if type(value) is float and not packing.is_finite(value):
             return -1
         written: bytes = self._write(value)
-        out.reserve(end, len(written))
+        out.reserve(end, len(written) + self._room)
         to = out.data
         return buffer_writes.put_bytes(to, end, written)
 
@@ -174,7 +192,7 @@ def rows_within(rows: list[tuple[Any, ...]], limit: int, short: frozenset[type])
         for value in rows[at]:
             if type(value) is str or type(value) is bytes:
                 size += len(value)
-            elif value is not None and type(value) not in short:
+            elif type(value) is not int and value is not None and type(value) not in short:
                 size += len(str(value))
         if at and total + size > limit:
             return at, total

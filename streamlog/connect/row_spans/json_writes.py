@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from streamlog.records import buffer_writes, packing
+
 NUMBER_ROOM = 20
 """The most bytes of a number of 64 bits: 19 digits and a sign."""
 _QUOTES = 2
@@ -30,15 +32,16 @@ def json_text_room(text: str) -> int:
 def put_json_text(data: bytearray, position: int, text: str, room: int) -> int:
     """Write a text with its quotes, given its `json_text_room`; return the position behind it."""
     del room
-    written = _encode(text)
-    end = position + len(written)
-    data[position:end] = written
-    return end
+    return buffer_writes.put_bytes(data, position, _encode(text))
 
 
 def put_json_number(data: bytearray, position: int, number: int) -> int:
-    """Write a number of 64 bits; return the position behind it."""
-    written = b"%d" % number
-    end = position + len(written)
-    data[position:end] = written
-    return end
+    """Write a number; return the position behind it, -1 if it has more than 64 bits."""
+    if not packing.is_long(number):
+        return -1
+    return buffer_writes.put_bytes(data, position, b"%d" % number)
+
+
+def put_part(data: bytearray, position: int, content: bytes, start: int, end: int) -> int:
+    """Write `content[start:end]`, which has to be there; return the position behind it."""
+    return buffer_writes.put_bytes(data, position, content[start:end])
