@@ -14,6 +14,7 @@ from streamlog.connect.connector_errors import (
     BadRecords,
     ConnectError,
     Fenced,
+    Refused,
     Retriable,
 )
 from streamlog.connect.row_schema import Field, Kind, Schema, attributes_of, fields_of
@@ -46,6 +47,7 @@ __all__ = [
     "Json",
     "Kind",
     "Read",
+    "Refused",
     "Retriable",
     "Schema",
     "Secret",

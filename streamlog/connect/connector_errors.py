@@ -4,7 +4,7 @@ Rule: the class decides. `BadRecord` and `BadRecords` go to the error policy, `R
 tries again, `Fenced` ends the task without a failure, and any other error fails the task, unless
 the connector lists it as `transient`. Unless the policy is `FAIL`, an error of a sink's `write` or
 `commit` that names no record counts as that of some record, which is found by halves; `ConfigError`
-says that none is at fault.
+says that none is at fault, and `Refused` that this may end without a change of the settings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from streamlog.durations import Dur, duration_ms
-from streamlog.errors import StreamlogError, quantity
+from streamlog.errors import ConfigError, StreamlogError, quantity
 from streamlog.serdes.erased_types import JsonValue
 
 
@@ -62,6 +62,13 @@ class Retriable(ConnectError):
     def __init__(self, message: str, *, after: Dur | None = None) -> None:
         super().__init__(message)
         self.after_ms = None if after is None else duration_ms(after)
+
+
+class Refused(ConfigError):
+    """The other side refuses a login, a right or a name until its operator changes something.
+
+    No record is at fault. A service fails the task, and starts it again after a minute or more.
+    """
 
 
 class Fenced(ConnectError):

@@ -6,7 +6,7 @@ transforms change both.
 | The registry of a converter | what the converter gets |
 |---|---|
 | does not answer | `Retriable`: the records wait |
-| refuses the client: its password, its certificate | `ConfigError`: the task fails |
+| refuses the client: its password, its certificate | `Refused`: the task fails for now |
 | refuses a schema, or does not have it | `BadRecord`, for `REFUSED_MS` without another request |
 
 Rules:
@@ -24,7 +24,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from streamlog.clock import Clock, SystemClock
-from streamlog.connect.connector_errors import BadRecord, Retriable
+from streamlog.connect.connector_errors import BadRecord, Refused, Retriable
 from streamlog.connect.converters import ConvertedValue, JsonConverter, converter_of
 from streamlog.connect.converters.converter import Converter
 from streamlog.connect.converters.registry_converter import (
@@ -340,7 +340,7 @@ class RestConverterRegistry:
         except SchemaRegistryError as error:
             # Without a status, one side distrusts the other's certificate.
             if error.status in (0, *_UNAUTHORIZED):
-                raise ConfigError(f"the schema registry refuses the converter: {error}") from error
+                raise Refused(f"the schema registry refuses the converter: {error}") from error
             reason = f"the schema registry refuses {what}: {error}"
             self._note(question, reason)
             raise BadRecord(reason) from error

@@ -35,6 +35,7 @@ from streamlog.connect.herding.herder_requests import (
     Write,
     WriteStatus,
 )
+from streamlog.connect.herding.own_tasks import RestartWaits, outlook
 from streamlog.connect.parts import OffsetBook
 from streamlog.connect_service.configured import (
     InstalledPlugins,
@@ -169,10 +170,21 @@ class ConnectService:
         """Tell the herder that a task runs."""
         self._perform(self.herder.task_began(slot, self._clock.now_ms()))
 
-    def failed(self, slot: ConnectorSlot, trace: str, *, may_pass: bool) -> None:
-        """Tell the herder that a task has ended with an error."""
+    def failed(
+        self, slot: ConnectorSlot, error: Exception, trace: str, waits: RestartWaits | None
+    ) -> None:
+        """Tell the herder that a task has ended with an error.
+
+        Args:
+            slot: the task.
+            error: why, for the log.
+            trace: the same for the status.
+            waits: how long to wait for a restart; None if none helps.
+        """
         now_ms = self._clock.now_ms()
-        self._perform(self.herder.task_failed(slot, trace, now_ms, may_pass=may_pass))
+        self._perform(self.herder.task_failed(slot, trace, now_ms, waits))
+        wait_ms = self.herder.own.restart_in_ms(slot, now_ms)
+        logger.warning("task %s-%d failed: %s; %s", *slot, error, outlook(slot.connector, wait_ms))
 
     def declare(self, name: str, settings: Mapping[str, str]) -> SourceConnector | SinkConnector:
         """Return the connector of a configuration, its secrets resolved.

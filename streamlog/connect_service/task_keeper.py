@@ -25,10 +25,11 @@ from streamlog import repeated
 from streamlog.client.offset_metadata import GroupMetadata
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
-from streamlog.connect.connector_errors import BadRecord, BadRecords
+from streamlog.connect.connector_errors import BadRecord, BadRecords, Refused
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.connect.herding.herder import Herder
 from streamlog.connect.herding.herder_requests import ConnectorSlot, PauseTask, StartTask, StopTask
+from streamlog.connect.herding.own_tasks import REFUSED_WAITS, RESTART_WAITS, RestartWaits
 from streamlog.connect.parts import OffsetBook, encode_offset
 from streamlog.connect.source import SourceOffset, SourcePartition
 from streamlog.connect_service.service_group import ServiceGroup
@@ -76,8 +77,10 @@ class TaskEvents(Protocol):
     def began(self, slot: ConnectorSlot) -> None:
         """A task runs."""
 
-    def failed(self, slot: ConnectorSlot, trace: str, *, may_pass: bool) -> None:
-        """A task has ended with an error."""
+    def failed(
+        self, slot: ConnectorSlot, error: Exception, trace: str, waits: RestartWaits | None
+    ) -> None:
+        """A task has ended with an error; no restart helps if `waits` is None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -520,7 +523,7 @@ class TaskKeeper:
         try:
             connector = self._deps.declare(command.slot.connector, command.settings)
         except ConfigError as error:
-            self._events.failed(command.slot, str(error), may_pass=False)
+            self._events.failed(command.slot, error, str(error), None)
             return
         run: _SourceRun | _SinkRun
         if isinstance(connector, SourceConnector):
@@ -548,9 +551,8 @@ class TaskKeeper:
             mine = self._running.get(slot)
             if mine is not None and mine.run is run:
                 del self._running[slot]
-            logger.warning("task %s-%d failed: %s", *slot, error)
             trace = "".join(traceback.format_exception(error))
-            self._events.failed(slot, trace, may_pass=_may_pass(error))
+            self._events.failed(slot, error, trace, _restart_waits(error))
         finally:
             self._history.end(slot, run)
 
@@ -570,10 +572,12 @@ class TaskKeeper:
             await asyncio.wait(late)
 
 
-def _may_pass(error: BaseException | None) -> bool:
-    """Return whether a restart may help: not if a record or a setting is wrong."""
+def _restart_waits(error: BaseException | None) -> RestartWaits | None:
+    """Return how long to wait for a restart; None if a record or a setting is wrong."""
     while error is not None:
+        if isinstance(error, Refused):
+            return REFUSED_WAITS
         if isinstance(error, LASTING):
-            return False
+            return None
         error = error.__cause__
-    return True
+    return RESTART_WAITS

@@ -78,6 +78,11 @@ async def running(
         yield client
 
 
+def resolve_word(text: str) -> str:
+    """Replace the one reference to a secret that there is."""
+    return text.replace("${env:WORD}", "secret")
+
+
 @asynccontextmanager
 async def worker(
     log: Log,
@@ -85,17 +90,24 @@ async def worker(
     access: HttpAccess = OPEN_ACCESS,
     *,
     commit_ms: int = COMMIT_MS,
+    resolve: Callable[[str], str] = resolve_word,
     **others: str,
 ) -> AsyncIterator[Client]:
     """Run a worker, once it has its first tasks."""
-    async with opened(log, worker_id, commit_ms=commit_ms, **others) as service:
+    at_work = opened(log, worker_id, commit_ms=commit_ms, resolve=resolve, **others)
+    async with at_work as service:
         client = Client(service, access)
         await service.ready.wait()
         yield client
 
 
 def opened(
-    log: Log, worker_id: str, *, commit_ms: int = COMMIT_MS, **others: str
+    log: Log,
+    worker_id: str,
+    *,
+    commit_ms: int = COMMIT_MS,
+    resolve: Callable[[str], str] = resolve_word,
+    **others: str,
 ) -> AbstractAsyncContextManager[ConnectService]:
     """Run a worker that may not have read anything yet."""
     settings = ServiceSettings(
@@ -110,7 +122,7 @@ def opened(
         SystemClock(),
         settings,
         worker_id=worker_id,
-        resolve=lambda text: text.replace("${env:WORD}", "secret"),
+        resolve=resolve,
         set_level=set_level,
     )
 

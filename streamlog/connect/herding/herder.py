@@ -62,7 +62,7 @@ from streamlog.connect.herding.herder_requests import (
     WriteStatus,
 )
 from streamlog.connect.herding.lifecycle import VERSION, ConnectorState, TargetState
-from streamlog.connect.herding.own_tasks import OwnTasks, StartCounts
+from streamlog.connect.herding.own_tasks import OwnTasks, RestartWaits, StartCounts
 from streamlog.connect.herding.statuses import ConnectStatuses, Status, StatusKey, short_trace
 from streamlog.errors import ConfigError
 
@@ -287,7 +287,7 @@ class Herder:
         return list(self.own.began(slot, now_ms))
 
     def task_failed(
-        self, slot: ConnectorSlot, trace: str, now_ms: int, *, may_pass: bool
+        self, slot: ConnectorSlot, trace: str, now_ms: int, waits: RestartWaits | None
     ) -> list[Effect]:
         """Note that a task of this worker has ended with an error.
 
@@ -295,9 +295,9 @@ class Herder:
             slot: the task.
             trace: the error with its traceback.
             now_ms: the time.
-            may_pass: whether a restart may help.
+            waits: how long to wait for a restart; None if none helps.
         """
-        return list(self.own.failed(slot, trace, now_ms, may_pass=may_pass))
+        return list(self.own.failed(slot, trace, now_ms, waits))
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Return what is due: restarts, discoveries, and answers to requests that took too long."""

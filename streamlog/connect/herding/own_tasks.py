@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from streamlog.connect.herding.configs import TASK_PARTS, ConnectConfigs
 from streamlog.connect.herding.herder_requests import (
@@ -27,9 +27,17 @@ from streamlog.connect.herding.lifecycle import VERSION, ConnectorState, TargetS
 from streamlog.connect.herding.statuses import ConnectStatuses, Status, short_trace
 from streamlog.replace import replace
 
-RESTART_MS_FIRST: Final = 1_000
-"""The wait before the first restart; it doubles with each failure that follows."""
-RESTART_MS_MAX: Final = 300_000
+
+class RestartWaits(NamedTuple):
+    """How long a failed task waits: first, and at most; the wait doubles with each failure."""
+
+    first_ms: int
+    longest_ms: int
+
+
+RESTART_WAITS: Final = RestartWaits(1_000, 300_000)
+REFUSED_WAITS: Final = RestartWaits(60_000, 900_000)
+"""Of a task that was refused: each attempt is a wrong login, and many of them lock a user out."""
 SOUND_MS: Final = 600_000
 """How long a task has to run until its earlier failures are forgotten."""
 Settings: TypeAlias = Mapping[str, str]
@@ -44,29 +52,45 @@ class Restarts:
     failures: int = 0
     due_ms: int | None = None
     """The time of the next restart; None if the task runs, or an operator has to restart it."""
-    running_since_ms: int = 0
+    running_since_ms: int | None = None
+    """When it began to run; None since its last failure."""
 
     def began(self, now_ms: int) -> None:
         """Note that the task runs."""
         self.running_since_ms, self.due_ms = now_ms, None
 
-    def failed(self, now_ms: int, *, may_pass: bool) -> None:
-        """Note a failure, and set the time of the restart if the error may pass."""
-        if now_ms - self.running_since_ms >= SOUND_MS:
+    def failed(self, now_ms: int, waits: RestartWaits | None) -> int | None:
+        """Note a failure; returns the wait until the restart in milliseconds, None for none.
+
+        Args:
+            now_ms: the time.
+            waits: how long to wait; None if no restart helps.
+        """
+        since_ms, self.running_since_ms = self.running_since_ms, None
+        if since_ms is not None and now_ms - since_ms >= SOUND_MS:
             self.failures = 0
         self.failures += 1
-        self.due_ms = now_ms + restart_delay_ms(self.failures) if may_pass else None
+        wait_ms = None if waits is None else restart_delay_ms(self.failures, waits)
+        self.due_ms = None if wait_ms is None else now_ms + wait_ms
+        return wait_ms
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether the task is to be started now."""
         return self.due_ms is not None and now_ms >= self.due_ms
 
 
-def restart_delay_ms(failures: int) -> int:
+def restart_delay_ms(failures: int, waits: RestartWaits = RESTART_WAITS) -> int:
     """Return how long a task waits after its `failures`th failure in a row, from 1 on."""
     # The exponent is bounded as well: 2 ** 100,000 would be computed only to be cut off.
-    doublings = min(failures - 1, RESTART_MS_MAX.bit_length())
-    return min(RESTART_MS_FIRST << doublings, RESTART_MS_MAX)
+    doublings = min(failures - 1, waits.longest_ms.bit_length())
+    return min(waits.first_ms << doublings, waits.longest_ms)
+
+
+def outlook(connector: str, wait_ms: int | None) -> str:
+    """Return what becomes of a failed task, for its status and the log."""
+    if wait_ms is None:
+        return f"it stays FAILED until `streamlog connectors restart {connector} --failed`"
+    return f"it starts again by itself in {wait_ms // 1000} s"
 
 
 @dataclass(slots=True)
@@ -193,7 +217,7 @@ class OwnTasks:
         yield from self._to(slot, running, state)
 
     def failed(
-        self, slot: ConnectorSlot, trace: str, now_ms: int, *, may_pass: bool
+        self, slot: ConnectorSlot, trace: str, now_ms: int, waits: RestartWaits | None
     ) -> Iterator[Effect]:
         """Note that a task of this worker has ended with an error.
 
@@ -201,7 +225,7 @@ class OwnTasks:
             slot: the task.
             trace: the error with its traceback.
             now_ms: the time.
-            may_pass: whether a restart may help.
+            waits: how long to wait for a restart; None if none helps.
         """
         running = self._running.get(slot)
         if running is None:
@@ -209,8 +233,9 @@ class OwnTasks:
         is_automatic = running.settings.get(AUTO_RESTART, "true").strip().lower() != "false"
         running.is_started = False
         self.starts.failures += not running.has_begun
-        running.restarts.failed(now_ms, may_pass=may_pass and is_automatic)
-        yield from self._to(slot, running, ConnectorState.FAILED, trace)
+        wait_ms = running.restarts.failed(now_ms, waits if is_automatic else None)
+        report = f"{trace.rstrip()}\nTask {slot.task}: {outlook(slot.connector, wait_ms)}"
+        yield from self._to(slot, running, ConnectorState.FAILED, report)
 
     def restart(self, slot: ConnectorSlot) -> Iterator[Effect]:
         """Yield what restarts a task of this worker, failed or not."""
@@ -261,6 +286,12 @@ class OwnTasks:
     def has(self, slot: ConnectorSlot) -> bool:
         """Return whether a round has given the slot to this worker."""
         return slot in self._slots
+
+    def restart_in_ms(self, slot: ConnectorSlot, now_ms: int) -> int | None:
+        """Return when a failed task starts again by itself; None if it does not."""
+        found = self._running.get(slot)
+        due_ms = None if found is None else found.restarts.due_ms
+        return None if due_ms is None else due_ms - now_ms
 
     def state(self, slot: ConnectorSlot) -> ConnectorState | None:
         """Return the state of a task of this worker; None if it has none."""

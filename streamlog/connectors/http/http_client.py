@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
-from streamlog.connect import ConnectError, Retriable, Secret
+from streamlog.connect import ConnectError, Refused, Retriable, Secret
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
 
@@ -95,7 +95,7 @@ def check_taken(answer: httpx.Response, now: datetime) -> None:
     Raises:
         Retriable: the server can't answer now.
         ConnectError: it blames what was sent.
-        ConfigError: it would refuse anything: the login, the URL or the method is wrong.
+        Refused: it would refuse anything: the login, the URL or the method is wrong.
     """
     try:
         check_answer(answer, now)
@@ -105,7 +105,7 @@ def check_taken(answer: httpx.Response, now: datetime) -> None:
         if answer.status_code in BLAMES_CONTENT:
             raise
         said = " ".join(str(error).split())
-        raise ConfigError(f"{said}; look at the URL, the login, the headers and method") from error
+        raise Refused(f"{said}; look at the URL, the login, the headers and method") from error
 
 
 def shown(answer: httpx.Response) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from streamlog.allowed_paths import check_path
 from streamlog.client.producer.refused_records import is_refusal
-from streamlog.connect import ConnectError, Fenced, Retriable, Secret
+from streamlog.connect import ConnectError, Fenced, Refused, Retriable, Secret
 from streamlog.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -142,7 +142,8 @@ async def errors_of_cluster(where: str) -> AsyncIterator[None]:
         Retriable: the cluster can't answer now.
         ConnectionError: the client can't be used any more, and a new one may.
         ConnectError: the cluster refuses records, and names none.
-        ConfigError: it refuses anything else for good, such as the login, or lacks a right.
+        Refused: it refuses the login, or lacks a right.
+        ConfigError: it refuses anything else for good, such as a name.
     """
     try:
         yield
@@ -159,7 +160,7 @@ def connector_error(where: str, error: StreamlogError) -> Exception:
     if isinstance(error, ProducerFenced) or isinstance(cause, ProducerFenced):
         return Fenced(text)
     if isinstance(cause, AuthenticationFailed | NotAuthorized):
-        return ConfigError(f"{text}; look at the login, and at the rights of its user")
+        return Refused(f"{text}; look at the login, and at the rights of its user")
     # They blame what was sent, and name no record: the runtime finds it by halves.
     if is_refusal(cause):
         return ConnectError(text)

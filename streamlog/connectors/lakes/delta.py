@@ -19,6 +19,7 @@ from streamlog.connect import (
     ConnectError,
     Effect,
     Flush,
+    Refused,
     Retriable,
     Secret,
     Sink,
@@ -282,7 +283,7 @@ def _failure(table: str, done: str, error: Exception) -> StreamlogError:
         return ConnectError(f"table {table} can't be {done}: {why}")
     # No record is at fault, so no policy of records may decide.
     if refused := refusal(why):
-        return ConfigError(f"table {table} can't be {done}: {refused}")
+        return Refused(f"table {table} can't be {done}: {refused}")
     return Retriable(f"table {table} can't be {done}: {why}")
 
 

@@ -21,6 +21,7 @@ from streamlog.connect import (
     ConnectError,
     Effect,
     Flush,
+    Refused,
     Retriable,
     Secret,
     Sink,
@@ -194,10 +195,10 @@ class IcebergLake:
             why = f"{type(error).__name__}: {_first_line(error)}"
             # Files of a store, or a catalogue behind HTTP; no record is at fault.
             if isinstance(error, OSError) and (refused := refusal(why)):
-                raise ConfigError(f"table {table}: {refused}") from error
+                raise Refused(f"table {table}: {refused}") from error
             raise Retriable(f"table {table}: {why}") from error
         except (errors.ForbiddenError, errors.UnauthorizedError) as error:
-            raise ConfigError(
+            raise Refused(
                 f"table {table}: the catalogue refuses: {_first_line(error)}; look at `token` and "
                 "`credential` of secrets"
             ) from error

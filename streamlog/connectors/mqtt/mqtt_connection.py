@@ -19,7 +19,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from streamlog.connect import ConnectError, Retriable, Secret
+from streamlog.connect import ConnectError, Refused, Retriable, Secret
 from streamlog.connectors.client_tls import ClientTls, split_server_url
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
@@ -233,7 +233,7 @@ class MqttConnection:
         if reason.is_failure:
             text = f"{self._broker.url} refuses the connection: {reason}"
             is_final = reason.value in REFUSALS
-            self._fail(ConfigError(f"{text}; {LOOK_AT}") if is_final else Retriable(text))
+            self._fail(Refused(f"{text}; {LOOK_AT}") if is_final else Retriable(text))
             return
         # The library sends as many as it was told before, and the broker would disconnect.
         limit = getattr(properties, "ReceiveMaximum", INFLIGHT_LIMIT)
@@ -263,7 +263,7 @@ class MqttConnection:
         if reason.value in REFUSALS:
             # A message at fault is found by halves; anything else would meet every message.
             is_of_message = reason.value in BLAMES_MESSAGE
-            self._fail(ConnectError(text) if is_of_message else ConfigError(f"{text}; {LOOK_AT}"))
+            self._fail(ConnectError(text) if is_of_message else Refused(f"{text}; {LOOK_AT}"))
             return
         # 1. A worker is suspended, and another one takes its task. 2. The broker ends the former
         # connection. 3. Without a pause, the two would end each other's connection in turns.

@@ -20,6 +20,7 @@ from streamlog.connect import (
     Batch,
     ConnectError,
     Effect,
+    Refused,
     Retriable,
     Secret,
     Sink,
@@ -183,7 +184,7 @@ def _refusal(url: str, reason: ReasonCode) -> ConnectError | ConfigError:
     text = f"{url} refuses a message: {reason}"
     if reason.value == QUOTA_EXCEEDED:
         return Retriable(text)
-    return ConfigError(f"{text}; {LOOK_AT}") if _is_final(reason) else ConnectError(text)
+    return Refused(f"{text}; {LOOK_AT}") if _is_final(reason) else ConnectError(text)
 
 
 class MqttSinkTask(SinkTask[object, object]):

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from streamlog.allowed_paths import check_path, directory_of, opener
-from streamlog.connect import ConnectError, Retriable
+from streamlog.connect import ConnectError, Refused, Retriable
 from streamlog.connectors.store_refusals import refusal
 from streamlog.errors import ConfigError, StreamlogError
 from streamlog.serdes.erased_types import UserObject
@@ -209,7 +209,7 @@ class CloudStore:
         why = _one_line(error)
         # No record is at fault, so no policy of records may decide.
         if refused := refusal(why):
-            return ConfigError(f"{self._url}: {refused}")
+            return Refused(f"{self._url}: {refused}")
         return Retriable(f"{self._url}: {why}")
 
 

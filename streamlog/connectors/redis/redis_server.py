@@ -19,7 +19,7 @@ from redis import Redis, exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from streamlog.connect import ConnectError, Retriable, Secret
+from streamlog.connect import ConnectError, Refused, Retriable, Secret
 from streamlog.connectors.client_tls import ClientTls, split_server_url
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
@@ -105,13 +105,13 @@ class RedisServer:
 
         Raises:
             Retriable: the server can't be reached, or can't answer now.
-            ConfigError: it refuses the login, or lacks a right for the user.
+            Refused: it refuses the login, or lacks a right for the user.
             ConnectError: it can't run the command.
         """
         try:
             yield
         except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
-            raise ConfigError(
+            raise Refused(
                 f"{self.url} refuses the login: {error}; look at user and password"
             ) from error
         except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
@@ -122,7 +122,7 @@ class RedisServer:
             found = CODE.search(str(error))
             code = "" if found is None else found[1]
             if code in REFUSAL_CODES or isinstance(error, exceptions.NoPermissionError):
-                raise ConfigError(
+                raise Refused(
                     f"{self.url} refuses the user: {error}; grant the right with ACL SETUSER"
                 ) from error
             kind = Retriable if code in TRANSIENT_CODES else ConnectError

@@ -32,6 +32,7 @@ from streamlog.connect import (
     ConnectError,
     Effect,
     Fenced,
+    Refused,
     Retriable,
     Secret,
     Sink,
@@ -394,7 +395,7 @@ class RedisWriter:
                     f"key {key!r} holds a {found}, not a {self._shape.type}: delete it, or set key"
                 )
             case ["refused", key, command]:
-                raise ConfigError(
+                raise Refused(
                     f"the user may not run {command} on {key!r}: grant it with ACL SETUSER"
                 )
         raise ConnectError(f"{self._server.url} answers the script with {answer}")

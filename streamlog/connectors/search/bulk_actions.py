@@ -20,7 +20,7 @@ from uuid import UUID
 
 import msgspec
 
-from streamlog.connect import BadRecord, Batch, ConnectError, fields_of
+from streamlog.connect import BadRecord, Batch, ConnectError, Refused, fields_of
 from streamlog.errors import ConfigError
 from streamlog.record import Record
 
@@ -370,7 +370,7 @@ def settle(actions: Sequence[BulkAction], answer: bytes) -> BulkOutcome:
             _check_blame(item, reason)
             outcome.bad[action.at] = reason
         else:
-            raise ConfigError(f"index {action.target[0]}: {item.status} {reason}")
+            raise Refused(f"index {action.target[0]}: {item.status} {reason}")
     # 1. In one request, index of k at offset 110 waits for room, and the deletion at 210 is done.
     # 2. A minute later the server has forgotten the version of the deletion (`index.gc_deletes`).
     # 3. Index of k alone would bring the document back. So all actions of k are sent again.

@@ -22,7 +22,7 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.pool import NullPool
 
 from streamlog.allowed_paths import check_path, is_allowed
-from streamlog.connect import Retriable, Secret
+from streamlog.connect import Refused, Retriable, Secret
 from streamlog.connectors.sql.database_url import dialect_of
 from streamlog.errors import ConfigError
 from streamlog.serdes.erased_types import UserObject
@@ -134,13 +134,13 @@ class Database(ABC):
 
         Raises:
             Retriable: the error may pass, such as a lost connection.
-            ConfigError: the database refuses for good, such as a wrong password or a missing right.
+            Refused: a login, a right, a table or a column is wrong or missing.
         """
         try:
             yield
         except self.errors as error:
             if self.refuses(error):
-                raise ConfigError(self._refusal(error)) from error
+                raise Refused(self._refusal(error)) from error
             if self.may_pass(error):
                 raise Retriable(f"the database: {str(error).strip()}") from error
             raise
@@ -149,7 +149,7 @@ class Database(ABC):
             cause = error.orig or error
             if self.may_pass(cause) and not self.refuses(cause):
                 raise Retriable(f"the database: {str(cause).strip()}") from error
-            raise ConfigError(self._refusal(cause)) from error
+            raise Refused(self._refusal(cause)) from error
 
     def _refusal(self, error: BaseException) -> str:
         return (

@@ -23,6 +23,7 @@ from streamlog.connect.herding.herder_requests import (
     Write,
     WriteStatus,
 )
+from streamlog.connect.herding.own_tasks import RESTART_WAITS
 from streamlog.connect.herding.statuses import status_record
 
 
@@ -159,7 +160,10 @@ class HerderGroup:
             if slot in member.running:
                 del member.running[slot]
                 self.perform(
-                    name, member.herder.task_failed(slot, "why", self.now_ms, may_pass=may_pass)
+                    name,
+                    member.herder.task_failed(
+                        slot, "why", self.now_ms, RESTART_WAITS if may_pass else None
+                    ),
                 )
 
     def readers(self, connector: str) -> list[str]:

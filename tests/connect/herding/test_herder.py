@@ -310,7 +310,11 @@ def test_a_status_is_shown_as_kafka_connect_shows_it() -> None:
     made.settle()
     made.fail(ConnectorSlot("y", 1), may_pass=False)
     running = {"state": "RUNNING", "worker_id": "w1", "version": VERSION}
-    failed = {**running, "state": "FAILED", "trace": "why"}
+    failed = {
+        **running,
+        "state": "FAILED",
+        "trace": "why\nTask 1: it stays FAILED until `streamlog connectors restart y --failed`",
+    }
     herder = made.members["w1"].herder
     assert herder.status("y") == {
         "name": "y",

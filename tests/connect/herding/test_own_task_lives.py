@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,7 +19,13 @@ from streamlog.connect.herding.herder_requests import (
     WriteStatus,
 )
 from streamlog.connect.herding.lifecycle import ConnectorState, TargetState
-from streamlog.connect.herding.own_tasks import AUTO_RESTART, OwnTasks
+from streamlog.connect.herding.own_tasks import (
+    AUTO_RESTART,
+    REFUSED_WAITS,
+    RESTART_WAITS,
+    OwnTasks,
+    RestartWaits,
+)
 from streamlog.connect.herding.statuses import ConnectStatuses, Status
 
 HERE = "here:1"
@@ -179,24 +186,28 @@ class Life:
         assert self.written[slot].state is self.own.state(slot) is state
         self.check()
 
-    def fail(self, slot: ConnectorSlot, *, may_pass: bool) -> None:
+    def fail(self, slot: ConnectorSlot, waits: RestartWaits | None) -> None:
         if slot not in self.shell:
             if slot not in self.seen:
-                assert not [*self.own.failed(slot, "why", self.now_ms, may_pass=may_pass)]
+                assert not [*self.own.failed(slot, "why", self.now_ms, waits)]
             return
         settings, _ = self.shell.pop(slot)
         self.lost += slot in self.first
         self.first.discard(slot)
         self.seen[slot] = settings
-        self.perform(self.own.failed(slot, "why", self.now_ms, may_pass=may_pass))
+        self.perform(self.own.failed(slot, "why", self.now_ms, waits))
         # Ten minutes at work are as good as a new task.
         before = self.failures.get(slot, Failure(0, None)).count
-        count = 1 if self.now_ms - self.begun.get(slot, 0) >= 600_000 else before + 1
-        is_automatic = may_pass and settings.get(AUTO_RESTART, "true").strip() != "False"
-        wait_ms = min(1_000 * 2 ** (count - 1), 300_000)
+        count = 1 if self.now_ms - self.begun.pop(slot, self.now_ms) >= 600_000 else before + 1
+        is_automatic = settings.get(AUTO_RESTART, "true").strip() != "False"
+        first_ms, longest_ms = waits or (0, 0)
+        is_automatic = is_automatic and waits is not None
+        wait_ms = min(first_ms * 2 ** (count - 1), longest_ms)
         self.failures[slot] = Failure(count, self.now_ms + wait_ms if is_automatic else None)
         status = self.written[slot]
-        assert (status.state, status.trace) == (ConnectorState.FAILED, "why")
+        told = f"in {wait_ms // 1_000} s" if is_automatic else f"restart {slot.connector} --failed"
+        assert status.state is ConnectorState.FAILED
+        assert re.fullmatch(f"why\nTask {slot.task}: .*{re.escape(told)}.*", status.trace or "")
         self.check()
 
     def restart(self, slot: ConnectorSlot) -> None:
@@ -275,7 +286,7 @@ steps = st.one_of(
     st.tuples(st.just("delete"), names),
     st.tuples(st.just("round"), st.frozensets(slots), st.integers(0, 2)),
     st.tuples(st.just("begin"), slots),
-    st.tuples(st.just("fail"), slots, st.booleans()),
+    st.tuples(st.just("fail"), slots, st.sampled_from([None, RESTART_WAITS, REFUSED_WAITS])),
     st.tuples(st.just("restart"), slots),
     st.tuples(st.just("tick"), st.sampled_from([1, 999, 1_000, 4_000, 300_000, 600_000])),
 )
@@ -290,7 +301,7 @@ def test_tasks_run_as_slots_dealings_targets_and_failures_say(
     life.round(frozenset(SLOTS[:2]), 0)
     for what, *arguments in (step for portion in portions for step in portion):
         if what == "fail":
-            slot, may_pass = arguments
-            life.fail(slot, may_pass=may_pass)  # type: ignore[arg-type]
+            slot, waits = arguments
+            life.fail(slot, waits)  # type: ignore[arg-type]
         else:
             getattr(life, what)(*arguments)

@@ -6,7 +6,8 @@ from streamlog.connect.herding.configs import TASK_PARTS, ConnectConfigs
 from streamlog.connect.herding.herder_requests import ConnectorSlot, WriteStatus
 from streamlog.connect.herding.lifecycle import ConnectorState
 from streamlog.connect.herding.own_tasks import (
-    RESTART_MS_MAX,
+    REFUSED_WAITS,
+    RESTART_WAITS,
     SOUND_MS,
     OwnTasks,
     Restarts,
@@ -17,26 +18,37 @@ from streamlog.connect.herding.statuses import ConnectStatuses, Status
 
 def test_waits_double_up_to_their_limit() -> None:
     waits = [restart_delay_ms(failures) for failures in range(1, 12)]
-    assert waits == [*(1_000 * 2**n for n in range(9)), RESTART_MS_MAX, RESTART_MS_MAX]
-    assert restart_delay_ms(100_000) == RESTART_MS_MAX
+    assert waits == [*(1_000 * 2**n for n in range(9)), 300_000, 300_000]
+    assert restart_delay_ms(100_000) == 300_000
+    waits = [restart_delay_ms(failures, REFUSED_WAITS) for failures in range(1, 7)]
+    assert waits == [60_000, 120_000, 240_000, 480_000, 900_000, 900_000]
+
+
+def test_a_task_that_never_runs_waits_longer_and_longer() -> None:
+    restarts, now_ms = Restarts(), 0
+    waits = []
+    for _ in range(8):
+        waits.append(restarts.failed(now_ms, REFUSED_WAITS))
+        now_ms += waits[-1] or 0
+    assert waits == [60_000, 120_000, 240_000, 480_000, *[900_000] * 4]
 
 
 def test_a_task_that_ran_long_enough_starts_over_with_its_waits() -> None:
     restarts = Restarts()
     for now_ms in (0, 10, 20):
-        restarts.failed(now_ms, may_pass=True)
+        restarts.failed(now_ms, RESTART_WAITS)
     assert restarts.due_ms == 4_020
     assert not restarts.is_due(4_019)
     assert restarts.is_due(4_020)
     restarts.began(5_000)
     assert restarts.due_ms is None
-    restarts.failed(5_000 + SOUND_MS, may_pass=True)
+    restarts.failed(5_000 + SOUND_MS, RESTART_WAITS)
     assert restarts.due_ms == 6_000 + SOUND_MS
 
 
 def test_an_error_that_lasts_waits_for_an_operator() -> None:
     restarts = Restarts()
-    restarts.failed(0, may_pass=False)
+    assert restarts.failed(0, None) is None
     assert not restarts.is_due(10**12)
 
 
