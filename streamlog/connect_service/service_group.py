@@ -31,15 +31,14 @@ from streamlog.connect.herding.herder_requests import (
     Write,
     WriteStatus,
 )
-from streamlog.connect.herding.statuses import status_record
 from streamlog.errors import ProducerFenced, TransactionAborted, UnknownMember
 from streamlog.log import Log
 from streamlog.metrics.registry import Kind, Metric, number
 from streamlog.record import TopicPartition
 from streamlog.worker.assignment.rebalance_plan import Placement
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
-from streamlog.worker.connect.connector_topics import send_status_record
 from streamlog.worker.connect.herder_callers import WriteCaller, not_written, written
+from streamlog.worker.connect.status_writer import LostStatus, StatusWriter
 
 logger = repeated.logger(__name__)
 
@@ -371,7 +370,9 @@ class ServiceWriter:
         self._log, self._group = log, group
         self._identity = leader_id(group_id)
         self._configs_topic, self._status_topic = configs_topic, status_topic
-        self._queue: asyncio.Queue[_Transaction | WriteStatus | _Open] = asyncio.Queue()
+        self._queue: asyncio.Queue[_Transaction | WriteStatus | LostStatus | _Open] = (
+            asyncio.Queue()
+        )
         self._leader: Producer | None = None
         self._stack = AsyncExitStack()
         self._lead = 0
@@ -417,20 +418,17 @@ class ServiceWriter:
             StreamlogError: the log can't be written, or the group refuses its leader again and
                 again.
         """
+        statuses = StatusWriter(plain, self._status_topic, self._queue.put_nowait)
         async with self._stack:
             while True:
                 match await self._queue.get():
-                    case WriteStatus() as write:
-                        await self._write_status(plain, write)
+                    case WriteStatus() | LostStatus() as write:
+                        await statuses.write(write)
                     case _Open(opened):
                         await self._open()
                         opened.set_result(None)
                     case _Transaction() as transaction:
                         await self._write(transaction)
-
-    async def _write_status(self, plain: Producer, write: WriteStatus) -> None:
-        record = status_record(*write.key, write.status)
-        await send_status_record(plain, self._status_topic, record)
 
     async def _open(self) -> None:
         await self._stack.aclose()

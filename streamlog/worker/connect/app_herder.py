@@ -44,18 +44,18 @@ from streamlog.connect.herding.herder_requests import (
     WriteStatus,
 )
 from streamlog.connect.herding.lifecycle import TargetState
-from streamlog.connect.herding.statuses import status_record
 from streamlog.connect.parts import OffsetBook, part_id
 from streamlog.connect.source import SourcePartition
 from streamlog.processing.outbox import SinkBatch
 from streamlog.records.batch import LogRecord
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.connect.compacted_topic import CompactedTopic
-from streamlog.worker.connect.connector_topics import ConnectorTopics, send_status_record
+from streamlog.worker.connect.connector_topics import ConnectorTopics
 from streamlog.worker.connect.herder_callers import Callers, WriteCaller, not_written, written
 from streamlog.worker.connect.logger_levels import set_level
 from streamlog.worker.connect.session_keys import SessionKeys
 from streamlog.worker.connect.source_slots import LoopClock
+from streamlog.worker.connect.status_writer import StatusWrite, StatusWriter
 from streamlog.worker.program import Program
 from streamlog.worker.task_deps import TaskDeps
 
@@ -204,7 +204,7 @@ class AppHerder:
         self._ticked_ms = deps.clock.now_ms()
         self._writes: list[_Waiting] = []
         self._in_flight: list[_Waiting] = []
-        self._statuses: asyncio.Queue[WriteStatus] = asyncio.Queue()
+        self._statuses: asyncio.Queue[StatusWrite] = asyncio.Queue()
 
     def _declare(self, counts: Mapping[str, int]) -> None:
         # Sinks need no dealing until an operator stops one, so a new app starts them in its first
@@ -439,10 +439,9 @@ class AppHerder:
             not_written(each.caller)
 
     async def _write_statuses(self) -> None:
+        writer = StatusWriter(self._deps.producer, self._status_topic, self._statuses.put_nowait)
         while True:
-            write = await self._statuses.get()
-            record = status_record(*write.key, write.status)
-            await send_status_record(self._deps.producer, self._status_topic, record)
+            await writer.write(await self._statuses.get())
 
     def _on_config(self, record: LogRecord) -> None:
         key, value = record.key, record.value
