@@ -177,8 +177,9 @@ registry-kills: $(VENV)/.dev ## the primary of the schema registry is killed KIL
 	@$(BIN)/python -m chaos.registry_kills --kills $(or $(KILLS),200)
 	@$(BIN)/python -m chaos.registry_kills --kills 12 --restart-every 10
 
-chaos-connect: $(VENV)/.dev ## sources and sinks of an app: the worker is killed LIVES=10 times at each step of commits and flushes, and workers join, leave and are suspended beyond their session; disks that are full or fail, directories that refuse, clocks that jump; rows of database, files and log are compared as multisets
-	@STREAMLOG_PROFILE=thorough STREAMLOG_CONNECT_LIVES=$(or $(LIVES),10) $(BIN)/python -m pytest tests/worker/connect/test_connect_kills.py tests/worker/connect/test_machine_faults.py -n 1 -q --timeout 7200
+chaos-connect: $(VENV)/.dev ## sources and sinks of an app: for every connector that promises exactly once, the worker is killed LIVES=10 times at each step of commits and flushes, and workers join, leave and are suspended beyond their session; disks that are full or fail, directories that refuse, clocks that jump; rows of the log and of the target are compared as multisets; kills by connector and step in build/chaos-connect.jsonl
+	@mkdir -p build && rm -f build/chaos-connect.jsonl
+	@STREAMLOG_PROFILE=thorough STREAMLOG_CONNECT_LIVES=$(or $(LIVES),10) STREAMLOG_CONNECT_REPORT=build/chaos-connect.jsonl $(BIN)/python -m pytest tests/worker/connect/test_connector_kills.py tests/worker/connect/test_connect_kills.py tests/worker/connect/test_machine_faults.py -n 1 -q --timeout 7200
 
 chaos-connect-service: $(VENV)/.dev ## three worker processes of one Connect service, killed, suspended beyond their session, restarted in turn and reconfigured, ROUNDS=12 times for each of two seeds: files to the log, to a table and to files, compared as multisets
 	@STREAMLOG_PROFILE=thorough STREAMLOG_CONNECT_ROUNDS=$(or $(ROUNDS),12) $(BIN)/python -m pytest tests/connect_service/test_worker_kills.py -n 1 -q --timeout 3600
