@@ -340,9 +340,14 @@ class Access(msgspec.Struct, frozen=True):
         """Whether the principal may perform the operation on a transactional id."""
         return self._may(operation, ResourceType.TRANSACTIONAL_ID, name)
 
-    def cluster(self, operation: Operation) -> bool:
-        """Whether the principal may perform the operation on the cluster."""
-        return self._may(operation, ResourceType.CLUSTER, CLUSTER)
+    def cluster(self, operation: Operation, *, logs_denied: bool = True) -> bool:
+        """Whether the principal may perform the operation on the cluster.
+
+        Args:
+            operation: the operation.
+            logs_denied: false where another right is asked for next, which may be enough.
+        """
+        return self._may(operation, ResourceType.CLUSTER, CLUSTER, logs_denied=logs_denied)
 
     def some_topic(self, operation: Operation) -> bool:
         """Whether the principal may perform the operation on any possible topic."""
@@ -353,10 +358,13 @@ class Access(msgspec.Struct, frozen=True):
         """Return the allowed operations on a resource, as bits (KIP-430)."""
         return self.authorizer.operations((self.principal, self.host), kind, name)
 
-    def _may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
+    def _may(
+        self, operation: Operation, kind: ResourceType, name: str, *, logs_denied: bool = True
+    ) -> bool:
         who = self.principal, self.host
         allowed = self.authorizer.allows(who, operation, kind, name)
-        self.log(who, operation.name, f"{kind.name} {name}", allowed=allowed)
+        if allowed or logs_denied:
+            self.log(who, operation.name, f"{kind.name} {name}", allowed=allowed)
         return allowed
 
 

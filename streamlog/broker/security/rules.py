@@ -198,7 +198,9 @@ def init_producer_id(request: InitProducerIdRequest, access: Access) -> Verdict:
             return GO_ON
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return Verdict(error_response(request, code))
-    if access.cluster(Operation.IDEMPOTENT_WRITE) or access.some_topic(Operation.WRITE):
+    may_all = access.cluster(Operation.IDEMPOTENT_WRITE, logs_denied=False)
+    # The second call logs that the principal has neither right.
+    if may_all or access.some_topic(Operation.WRITE) or access.cluster(Operation.IDEMPOTENT_WRITE):
         return GO_ON
     return Verdict(error_response(request, DENIED))
 

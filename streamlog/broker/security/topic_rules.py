@@ -243,7 +243,8 @@ def _may_describe(topic: MetadataRequestTopic, request: MetadataRequest, access:
         return False
     if access.exists(name) or not request.allow_auto_topic_creation:
         return True
-    return access.cluster(Operation.CREATE) or access.topic(Operation.CREATE, name)
+    may_all = access.cluster(Operation.CREATE, logs_denied=False)
+    return may_all or access.topic(Operation.CREATE, name)
 
 
 def _cluster_operations(access: Access) -> int:
@@ -265,7 +266,7 @@ def describe_cluster(request: DescribeClusterRequest, access: Access) -> Verdict
 
 def create_topics(request: CreateTopicsRequest, access: Access) -> Verdict:
     """Require CREATE on the cluster or on topics; settings need DESCRIBE_CONFIGS."""
-    may_all = access.cluster(Operation.CREATE)
+    may_all = access.cluster(Operation.CREATE, logs_denied=False)
     request.topics, refused = split(
         request.topics, lambda each: may_all or access.topic(Operation.CREATE, each.name)
     )

@@ -44,7 +44,7 @@ from streamlog.connect_service.service_files import (
     service_settings,
     usable_paths,
 )
-from streamlog.errors import ConfigError, quantity
+from streamlog.errors import ConfigError, UsageError, quantity
 from streamlog.http_access.access_settings import HttpAccess
 from streamlog.http_access.guarded_server import check_exposure, https_context, peer_context
 from streamlog.http_access.passwords import passwords_of
@@ -105,6 +105,22 @@ WorkersOption = Annotated[
 ]
 
 
+def _of_worker_file(value: str | None) -> None:
+    """Refuse an option that is a setting of the worker, and say which one."""
+    if value is not None:
+        raise UsageError(
+            f"`streamlog connect` has no --group: write group.id={value} into WORKER.properties,"
+            " its first argument, and give the group topics of its own: config.storage.topic,"
+            " offset.storage.topic and status.storage.topic"
+        )
+
+
+GroupOption = Annotated[
+    str | None,
+    typer.Option("--group", "--group-id", "--group.id", hidden=True, callback=_of_worker_file),
+]
+
+
 def connect(
     context: typer.Context,
     files: Annotated[
@@ -124,6 +140,7 @@ def connect(
         bool, typer.Option("--allow-exec", help="Let connectors run commands (Exec).")
     ] = False,
     workers: WorkersOption = None,
+    group: GroupOption = None,  # noqa: ARG001 - its callback refuses it
     log: LogOption = None,
 ) -> None:
     """Run connectors as a service, with Kafka Connect's configurations and REST API."""
