@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamlog.broker.config.broker import BROKER_SETTINGS, TOPIC_SETTINGS
+from streamlog.broker.config.link import LINK_SETTINGS
 from streamlog.broker.config.resources import (
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
@@ -68,15 +69,14 @@ OWN = [
 ]
 
 
-@pytest.mark.parametrize(
-    "setting", [*TOPIC_SETTINGS.values(), *OWN, *GROUPS, *METRICS], ids=lambda each: each.name
-)
+EVERY = [*TOPIC_SETTINGS.values(), *OWN, *GROUPS, *METRICS, *LINK_SETTINGS.values()]
+
+
+@pytest.mark.parametrize("setting", EVERY, ids=lambda each: each.name)
 def test_a_setting_is_documented(setting: Setting) -> None:
     assert row(setting) in TEXT.splitlines(), f"add to docs/configuration.md:\n{row(setting)}"
 
 
 def test_no_other_setting_is_documented() -> None:
     rows = [line for line in TEXT.splitlines() if line.startswith("| `")]
-    assert {*rows} == {
-        row(setting) for setting in (*TOPIC_SETTINGS.values(), *OWN, *GROUPS, *METRICS)
-    }
+    assert {*rows} == {row(setting) for setting in EVERY}

@@ -44,13 +44,19 @@ class LinkRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a link mirrors, and under which names."""
 
     topics: tuple[re.Pattern[str], ...]
+    excluded: tuple[re.Pattern[str], ...] = ()
     prefix: str = ""
+    adds_topics: bool = True
+    """Whether topics that are not mirrored yet become mirrors."""
 
     def name_of(self, source_topic: str) -> str | None:
         """Return the name here of a topic of the source; None if it is not mirrored."""
         if source_topic.startswith(INTERNAL_PREFIX):
             return None
         if not any(each.fullmatch(source_topic) for each in self.topics):
+            return None
+        # Exclusion has the last word, as in MirrorMaker 2.
+        if any(each.fullmatch(source_topic) for each in self.excluded):
             return None
         return f"{self.prefix}{source_topic}"
 
@@ -107,7 +113,7 @@ def _wanted(
     rules: LinkRules, facts: SourceTopicFacts, known: KnownMirror | None
 ) -> Iterator[CreatableMirror]:
     name = rules.name_of(facts.name) if known is None else known.name
-    if name is None:
+    if name is None or (known is None and not rules.adds_topics):
         return
     if known is not None:
         # Only growth: Kafka can't take partitions away, so fewer mean that an answer was cut short

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from streamlog import repeated
 from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key, SourceFetcher
 from streamlog.broker.replication.mirror_reader import AskCut, AskEnds, RaiseEpoch, StopMirror
+from streamlog.broker.replication.replication_quota import UNBOUNDED, ReplicationQuota
 from streamlog.errors import CorruptData, StreamlogError
 from streamlog.protocol.messages.produce_and_fetch import (
     ListOffsetsPartition,
@@ -57,6 +58,7 @@ class LinkReader:
         begin_epoch: asks the controller for a leader epoch.
         stop: tells the controller that a topic can't be mirrored.
         sizes: how much is fetched at once.
+        bytes_per_s: how much this broker fetches per second; 0 without a limit.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class LinkReader:
         begin_epoch: BeginEpoch,
         stop: Stop,
         sizes: FetchSizes,
+        bytes_per_s: int,
     ) -> None:
         self.name = name
         self.trouble: str | None = None
@@ -77,6 +80,7 @@ class LinkReader:
         self._begin_epoch = begin_epoch
         self._stop = stop
         self._sizes = sizes
+        self._quota = ReplicationQuota(bytes_per_s or UNBOUNDED)
         self._copies: dict[Key, MirrorCopy] = {}
         self._fetchers: dict[int, tuple[SourceFetcher, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
@@ -151,6 +155,7 @@ class LinkReader:
                 on_outdated=self._on_outdated,
                 on_wanted=self._changed.set,
                 sizes=self._sizes,
+                quota=self._quota,
             )
             self._fetchers[node_id] = fetcher, group.create_task(fetcher.run())
         for node_id, (fetcher, task) in [*self._fetchers.items()]:

@@ -11,12 +11,12 @@ refuses is logged, once for each reason, and asked again.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
+from streamlog.broker.config.link import LinkConfig, patterns_of
 from streamlog.broker.config.topic import TOPIC_SETTINGS
 from streamlog.broker.mirroring.link_plan import (
     KnownMirror,
@@ -26,7 +26,7 @@ from streamlog.broker.mirroring.link_plan import (
 )
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE
 from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorLink, MirrorState
-from streamlog.errors import ConfigError, CorruptData, StreamlogError, UnsupportedVersion
+from streamlog.errors import CorruptData, StreamlogError, UnsupportedVersion
 from streamlog.protocol.messages.mirror_messages import (
     AlterMirrorsRequest,
     AlterMirrorsResponse,
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
 
-ROUND_S = 5.0
-"""The time between two looks at the source."""
 OWN_VALUE = 1
 """Kafka's number for a value that the topic itself has."""
 NOT_COPIED = frozenset(
@@ -82,19 +80,14 @@ def runner_of(link_id: bytes, brokers: Collection[int]) -> int | None:
     )
 
 
-def rules_of(link: MirrorLink) -> LinkRules:
-    """Return what a link mirrors.
-
-    Raises:
-        ConfigError: a pattern is no regular expression.
-    """
-    patterns = []
-    for each in filter(None, link.settings.get("topics", "").split(",")):
-        try:
-            patterns.append(re.compile(each.strip()))
-        except re.error as error:
-            raise ConfigError(f"topics={each!r} is no regular expression: {error}") from error
-    return LinkRules(topics=tuple(patterns), prefix=link.settings.get("prefix", ""))
+def rules_of(config: LinkConfig) -> LinkRules:
+    """Return what a link with these settings mirrors."""
+    return LinkRules(
+        topics=patterns_of("topics", config.topics),
+        excluded=patterns_of("topics.exclude", config.topics_exclude),
+        prefix=config.prefix,
+        adds_topics=config.refresh_topics_enabled,
+    )
 
 
 class LinkRunner:
@@ -102,6 +95,7 @@ class LinkRunner:
 
     Args:
         link: the link.
+        config: its settings.
         source: the cluster that it leads to.
         metadata: the committed metadata here.
         cluster_id: this cluster.
@@ -112,6 +106,7 @@ class LinkRunner:
     def __init__(
         self,
         link: MirrorLink,
+        config: LinkConfig,
         source: SourceCluster,
         *,
         metadata: ClusterMetadata,
@@ -120,11 +115,14 @@ class LinkRunner:
         clock: Clock,
     ) -> None:
         self._link = link
+        self._config = config
         self._source = source
         self._metadata = metadata
         self._cluster_id = cluster_id
         self._ask = ask
         self._clock = clock
+        self.trouble: str | None = None
+        """Why the last round failed; None if it did not."""
         self._troubles: dict[str, str] = {}
         """What was logged last, by what it is about."""
 
@@ -134,16 +132,17 @@ class LinkRunner:
             while True:
                 try:
                     await self._round()
-                    self._note("", "")
+                    self.trouble = None
                 except (StreamlogError, OSError) as error:
                     # Not the end of the link: a source that is down for a day is found again.
-                    self._note("", str(error))
-                await asyncio.sleep(ROUND_S)
+                    self.trouble = str(error)
+                self._note("", self.trouble or "")
+                await asyncio.sleep(self._config.refresh_topics_interval_ms / 1000)
         finally:
             await self._source.close()
 
     async def _round(self) -> None:
-        rules = rules_of(self._link)
+        rules = rules_of(self._config)
         await self._source.refresh(None)
         described = await self._described()
         known = self._known()
@@ -176,7 +175,8 @@ class LinkRunner:
             stopped = await self._ask(stop)
             if isinstance(stopped, AlterMirrorsResponse):
                 self._note_results(stopped.topics)
-        await self._copy_configs(known, configs)
+        if self._config.sync_topic_configs_enabled:
+            await self._copy_configs(known, configs)
 
     def _known(self) -> list[KnownMirror]:
         metadata = self._metadata

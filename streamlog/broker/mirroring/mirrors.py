@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
+from streamlog.broker.config.link import FETCH_BYTES_MIN, LinkConfig
+from streamlog.broker.config.settings import LONG_MAX
 from streamlog.broker.mirroring.link_reader import LinkReader
 from streamlog.broker.mirroring.link_runner import LinkRunner, runner_of
 from streamlog.broker.mirroring.mirror_copy import MirrorCopy
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from streamlog.protocol.schema import Message
 
 
+LOOK_AGAIN_S = 10
+"""The time between two looks at a link whose settings can't be used."""
+
 _log = repeated.logger(__name__)
 
 Ask = Callable[["Message"], Awaitable["Message"]]
@@ -50,7 +55,6 @@ class Mirrors:
         identity: returns this broker's id and its epoch.
         cluster_id: this cluster.
         clock: the time.
-        sizes: how much is fetched at once.
     """
 
     def __init__(
@@ -62,7 +66,6 @@ class Mirrors:
         identity: Callable[[], tuple[int, int]],
         cluster_id: str,
         clock: Clock,
-        sizes: FetchSizes | None = None,
     ) -> None:
         self._metadata = metadata
         self._partitions = partitions
@@ -70,10 +73,11 @@ class Mirrors:
         self._identity = identity
         self._cluster_id = cluster_id
         self._clock = clock
-        self._sizes = sizes or FetchSizes()
         self._copies: dict[tuple[str, int], MirrorCopy] = {}
         self._readers: dict[bytes, tuple[MirrorLink, LinkReader, asyncio.Task[None]]] = {}
-        self._runners: dict[bytes, tuple[MirrorLink, asyncio.Task[None]]] = {}
+        self._runners: dict[bytes, tuple[MirrorLink, LinkRunner, asyncio.Task[None]]] = {}
+        self._unusable: dict[bytes, str] = {}
+        """Why links can't be used, by link."""
         self._changed = asyncio.Event()
 
     def on_metadata(self) -> None:
@@ -86,26 +90,37 @@ class Mirrors:
 
     def troubles(self) -> dict[bytes, str]:
         """Return why sources can't be reached, by link."""
-        return {
-            link_id: reader.trouble
-            for link_id, (_, reader, _) in self._readers.items()
-            if reader.trouble
+        # Both parts connect by themselves: the reader's trouble counts, since it stops the copies.
+        found = {each: runner.trouble for each, (_, runner, _) in self._runners.items()}
+        found |= {
+            each: reader.trouble for each, (_, reader, _) in self._readers.items() if reader.trouble
         }
+        return {**{each: why for each, why in found.items() if why}, **self._unusable}
 
     async def run(self) -> None:
         """Copy until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
-                await self._changed.wait()
+                await self._wait()
                 self._changed.clear()
                 self._deal(group)
                 self._deal_links(group)
 
+    async def _wait(self) -> None:
+        """Wait for a change, or until links that could not be used are worth another look."""
+        # The file of a password may have been put there meanwhile, of which there is no notice.
+        try:
+            async with asyncio.timeout(LOOK_AGAIN_S if self._unusable else None):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
     def _deal_links(self, group: asyncio.TaskGroup) -> None:
         """Run the links that fall to this broker."""
         links, own = self._metadata.links, self._identity()[0]
+        self._unusable = {each: why for each, why in self._unusable.items() if each in links}
         brokers = [each.broker_id for each in self._metadata.brokers.values() if each.is_active]
-        for link_id, (link, task) in [*self._runners.items()]:
+        for link_id, (link, _, task) in [*self._runners.items()]:
             # Other settings are another source: a runner never changes its connection.
             if links.get(link_id) != link or runner_of(link_id, brokers) != own:
                 task.cancel()
@@ -113,17 +128,17 @@ class Mirrors:
         for link_id, link in links.items():
             if link_id in self._runners or runner_of(link_id, brokers) != own:
                 continue
-            source = self._source(link)
-            if source is not None:
+            found = self._open(link)
+            if found is not None:
                 runner = LinkRunner(
                     link,
-                    source,
+                    *found,
                     metadata=self._metadata,
                     cluster_id=self._cluster_id,
                     ask=self._ask,
                     clock=self._clock,
                 )
-                self._runners[link_id] = link, group.create_task(runner.run())
+                self._runners[link_id] = link, runner, group.create_task(runner.run())
 
     def _deal(self, group: asyncio.TaskGroup) -> None:
         shares = self._shares()
@@ -167,24 +182,30 @@ class Mirrors:
         self._copies = kept
         return shares
 
-    def _source(self, link: MirrorLink) -> SourceCluster | None:
+    def _open(self, link: MirrorLink) -> tuple[LinkConfig, SourceCluster] | None:
+        """Return a link's settings and its source; None if the settings can't be used."""
         try:
-            return source_of(link)
+            found = LinkConfig.of(link.settings), source_of(link)
         except ConfigError as error:
             _log.error("link %s can't be used: %s", link.name, error)
+            self._unusable[link.link_id] = str(error)
             return None
+        self._unusable.pop(link.link_id, None)
+        return found
 
     def _reader(self, link: MirrorLink) -> LinkReader | None:
-        source = self._source(link)
-        if source is None:
+        found = self._open(link)
+        if found is None:
             return None
+        config, source = found
         return LinkReader(
             link.name,
             source,
             clock=self._clock,
             begin_epoch=self._begin_epoch,
             stop=self._stop,
-            sizes=self._sizes,
+            sizes=_sizes_of(config),
+            bytes_per_s=config.bytes_per_second,
         )
 
     async def _begin_epoch(self, copy: MirrorCopy, least: int | None) -> None:
@@ -218,3 +239,15 @@ class Mirrors:
         asked = AlterableMirror(name=copy.partition.topic, state=MirrorState.STOPPED, reason=reason)
         _log.error("%s is not mirrored any more: %s", copy.partition.topic, reason)
         await self._ask(AlterMirrorsRequest(wall_ms=self._clock.wall_ms(), topics=[asked]))
+
+
+def _sizes_of(config: LinkConfig) -> FetchSizes:
+    # A fetch of 10 MiB at 100 kB/s would be followed by a pause of 100 s. Smaller fetches keep the
+    # lag even; a batch that is larger comes whole all the same (KIP-74).
+    most = max(config.bytes_per_second, FETCH_BYTES_MIN) if config.bytes_per_second else LONG_MAX
+    return FetchSizes(
+        partition_max_bytes=min(config.max_partition_fetch_bytes, most),
+        response_max_bytes=min(config.fetch_max_bytes, most),
+        max_wait_ms=config.fetch_max_wait_ms,
+        timeout_ms=config.request_timeout_ms,
+    )

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from streamlog.broker.config.link import LINK_SECURITY
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink
 from streamlog.errors import (
     ConfigError,
@@ -37,7 +38,6 @@ REQUEST_MS = 30_000
 """How long to wait for an answer."""
 BOOTSTRAP = "bootstrap.servers"
 CLIENT_ID = "streamlog-mirror"
-SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
 
 Address = tuple[str, int]
 M = TypeVar("M", bound=Message)
@@ -66,15 +66,20 @@ class SourceCluster:
 
     Args:
         addresses: where its brokers are reached at first.
+        cluster_id: its cluster id; empty if it is not known yet.
         security: how to connect.
         client_id: the name of this broker in the logs and quotas of the source.
     """
 
     def __init__(
-        self, addresses: Sequence[Address], *, security: Security | None, client_id: str
+        self,
+        addresses: Sequence[Address],
+        *,
+        cluster_id: str,
+        security: Security | None,
+        client_id: str,
     ) -> None:
-        self.cluster_id = ""
-        """As the source has told it; empty before `refresh`."""
+        self.cluster_id = cluster_id
         self.topics: dict[str, SourceTopic] = {}
         """The topics that `refresh` has asked for and that exist."""
         self._addresses = list(addresses)
@@ -91,12 +96,24 @@ class SourceCluster:
             ConnectionLost: no broker of the source can be reached.
             RequestTimedOut: it does not answer.
             AuthenticationFailed: it refuses this broker.
+            ConfigError: the addresses lead to another cluster than that of the link.
         """
         # Never create: a misspelt pattern must not make topics at the source.
         wanted = None if names is None else [MetadataRequestTopic(name=each) for each in names]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         answer = await self.ask(request, MetadataResponse)
-        self.cluster_id = answer.cluster_id or ""
+        found = answer.cluster_id or ""
+        # An address that was given to another cluster: its epochs and offsets have nothing to do
+        # with what was copied, and a topic of the same name would be mixed into it.
+        if found and self.cluster_id and found != self.cluster_id:
+            self.topics, self._brokers = {}, {}
+            await self._hang_up()
+            raise ConfigError(
+                f"the addresses of the link lead to cluster {found}, and not any more to"
+                f" {self.cluster_id}, for which it was created: correct {BOOTSTRAP}, or create"
+                " another link"
+            )
+        self.cluster_id = found or self.cluster_id
         self._brokers = {each.node_id: (each.host, each.port) for each in answer.brokers}
         self.topics = {
             topic.name: SourceTopic(
@@ -177,15 +194,17 @@ def source_of(link: MirrorLink) -> SourceCluster:
     Raises:
         ConfigError: a setting is missing or malformed, or a secret can't be read.
     """
-    settings = link.settings
     given = {
         name: resolve(name, value)
-        for name, value in settings.items()
-        if name.startswith(SECURITY_PREFIXES)
+        for name, value in link.settings.items()
+        if name.startswith(LINK_SECURITY)
     }
     security = Security.of(given).loaded() if given else None
     return SourceCluster(
-        addresses_of(settings.get(BOOTSTRAP, "")), security=security, client_id=CLIENT_ID
+        addresses_of(link.settings.get(BOOTSTRAP, "")),
+        cluster_id=link.source_cluster_id,
+        security=security,
+        client_id=CLIENT_ID,
     )
 
 

@@ -29,17 +29,21 @@ from streamlog.protocol.messages.produce_and_fetch import (
     FetchTopic,
     PartitionData,
 )
+from streamlog.protocol.schema import one_buffer
 
 if TYPE_CHECKING:
     from streamlog.broker.mirroring.mirror_copy import MirrorCopy
     from streamlog.broker.mirroring.source_cluster import SourceCluster
     from streamlog.broker.replication.mirror_reader import SourceFetch
+    from streamlog.broker.replication.replication_quota import ReplicationQuota
     from streamlog.clock import Clock
     from streamlog.transport.client_connection import Transport
 
 RETRY_S = 0.05
 """The pause after a first failure, in seconds; it doubles with each further one."""
 RETRY_S_MAX = 5.0
+THROTTLE_S_MAX = 1.0
+"""The longest wait for the quota at once, in seconds; then it is looked at again."""
 
 _log = repeated.logger(__name__)
 
@@ -49,10 +53,10 @@ Key = tuple[str, int]
 class FetchSizes(msgspec.Struct, frozen=True, kw_only=True):
     """How much a fetch asks for, and how long it may wait."""
 
-    partition_max_bytes: int = 1024 * 1024
-    response_max_bytes: int = 10 * 1024 * 1024
-    max_wait_ms: int = 500
-    timeout_ms: int = 30_000
+    partition_max_bytes: int
+    response_max_bytes: int
+    max_wait_ms: int
+    timeout_ms: int
 
 
 class SourceFetcher:
@@ -65,6 +69,7 @@ class SourceFetcher:
         on_outdated: called with partitions that the broker does not serve any more.
         on_wanted: called when a mirror waits for an answer of others.
         sizes: how much is fetched at once.
+        quota: how much is fetched per second, by all fetchers of the link together.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class SourceFetcher:
         on_outdated: Callable[[Key], None],
         on_wanted: Callable[[], None],
         sizes: FetchSizes,
+        quota: ReplicationQuota,
     ) -> None:
         self.node_id = node_id
         self.trouble: str | None = None
@@ -85,6 +91,7 @@ class SourceFetcher:
         self._on_outdated = on_outdated
         self._on_wanted = on_wanted
         self._sizes = sizes
+        self._quota = quota
         self._copies: dict[Key, MirrorCopy] = {}
         self._resting: dict[Key, float] = {}
         """Until when partitions whose last fetch failed rest, by the loop's time."""
@@ -110,6 +117,10 @@ class SourceFetcher:
         pause_s = RETRY_S
         try:
             while True:
+                # Before the mirrors are asked: a fetch that waits would name an old offset.
+                if held_ms := self._quota.exceeded_for_ms(self._clock.now_ms()):
+                    await asyncio.sleep(min(held_ms / 1000, THROTTLE_S_MAX))
+                    continue
                 asked = self._next()
                 if not asked:
                     await self._wait()
@@ -214,6 +225,8 @@ class SourceFetcher:
 
     def _deliver(self, key: Key, copy: MirrorCopy, fetch: SourceFetch, data: PartitionData) -> None:
         """Pass an answer to its mirror. A failure of one log does not stop the others."""
+        records = one_buffer(data.records)
+        self._quota.record(len(records), self._clock.now_ms())
         try:
             continues = copy.on_answer(fetch, data, self._clock.now_ms())
         except StreamlogError as error:

@@ -12,8 +12,9 @@ Not done here: what is copied (`replication.mirror_reader`), the look for new to
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from streamlog.broker.config.link import LinkConfig
 from streamlog.broker.quorum.controller.decision import (
     ControllerContext,
     Decision,
@@ -32,7 +33,7 @@ from streamlog.broker.quorum.metadata.mirror_topics import (
     are_ambiguous,
     next_era_epoch,
 )
-from streamlog.errors import LogError, TopicExists, UnknownTopicOrPartition
+from streamlog.errors import ConfigError, LogError, TopicExists, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.metadata_log import (
     PartitionChangeRecord,
@@ -110,13 +111,16 @@ class MirrorControl:
                 f"link {request.name} leads to this cluster itself ({context.cluster_id}): give"
                 " the addresses of another cluster"
             )
+        settings = {each.name: each.value for each in request.settings}
+        if not detail:
+            code, detail = ErrorCode.INVALID_CONFIG, _wrong_setting(settings)
         if detail:
             return respond(CreateLinkResponse(error_code=code, error_message=detail))
         link = MirrorLink(
             link_id=context.chance.randbytes(_ID_BYTES),
             name=request.name,
             source_cluster_id=request.source_cluster_id,
-            settings={each.name: each.value for each in request.settings},
+            settings=settings,
         )
         records = () if request.validate_only else (link.record(),)
         return respond(CreateLinkResponse(link_id=link.link_id), records)
@@ -134,6 +138,10 @@ class MirrorControl:
                 settings.pop(change.name, None)
             else:
                 settings[change.name] = change.value
+        if detail := _wrong_setting(settings):
+            return respond(
+                AlterLinkResponse(error_code=ErrorCode.INVALID_CONFIG, error_message=detail)
+            )
         return respond(AlterLinkResponse(), (replace(link, settings=settings).record(),))
 
     def delete_link(
@@ -374,6 +382,15 @@ class MirrorControl:
             epoch = partition.changed(change).leader_epoch
             return respond(AlterMirrorPartitionResponse(leader_epoch=epoch), (change,))
         return respond(AlterMirrorPartitionResponse(error_code=code))
+
+
+def _wrong_setting(settings: Mapping[str, str]) -> str:
+    """Return what is wrong with a link's settings; empty if nothing is."""
+    try:
+        LinkConfig.of(settings)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def _new_epochs(topic: TopicRegistration, least_leader_epoch: int) -> Iterator[MetadataRecord]:

@@ -49,9 +49,11 @@ def cluster() -> Deciding:
 
 
 def link(cluster: Deciding, name: str = "east", source: str = "other") -> CreateLinkResponse:
-    request = CreateLinkRequest(
-        name=name, source_cluster_id=source, settings=[LinkSetting(name="topics", value="t.*")]
-    )
+    settings = [
+        LinkSetting(name="bootstrap.servers", value="east:9092"),
+        LinkSetting(name="topics", value="t.*"),
+    ]
+    request = CreateLinkRequest(name=name, source_cluster_id=source, settings=settings)
     return cluster.ask(request, CreateLinkResponse)
 
 
@@ -102,14 +104,14 @@ def test_a_link_is_created_once_altered_and_deleted(cluster: Deciding) -> None:
     assert own.error_message is not None
     assert "leads to this cluster itself" in own.error_message
     changes = [
-        ChangedLinkSetting(name="groups", value=".*"),
+        ChangedLinkSetting(name="prefix", value="eu."),
         ChangedLinkSetting(name="topics", value=None),
     ]
     altered = cluster.ask(AlterLinkRequest(name="east", settings=changes), AlterLinkResponse)
     assert altered.error_code == 0
     found = cluster.metadata.link("east")
     assert found is not None
-    assert found.settings == {"groups": ".*"}
+    assert found.settings == {"bootstrap.servers": "east:9092", "prefix": "eu."}
     assert cluster.ask(DeleteLinkRequest(name="east"), DeleteLinkResponse).error_code == 0
     gone = cluster.ask(DeleteLinkRequest(name="east"), DeleteLinkResponse)
     assert gone.error_message is not None
@@ -241,3 +243,20 @@ def test_a_leader_gets_an_epoch_for_higher_batches_or_for_a_cut(cluster: Decidin
     assert topic.partitions[0].leader == before.leader
     alter(cluster, MirrorState.PROMOTED)
     assert ask(topic.partitions[0].leader_epoch, cuts=True) == ErrorCode.INVALID_REQUEST
+
+
+def test_a_link_with_a_wrong_setting_is_neither_created_nor_altered(cluster: Deciding) -> None:
+    wrong = LinkSetting(name="topik", value="t.*")
+    request = CreateLinkRequest(name="east", source_cluster_id="other", settings=[wrong])
+    refused = cluster.ask(request, CreateLinkResponse)
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
+    assert "did you mean 'topics'" in (refused.error_message or "")
+    assert cluster.metadata.link("east") is None
+    link(cluster)
+    before = cluster.metadata.link("east")
+    for name, value in (("topics", "["), ("bootstrap.servers", None), ("prefix", "a b")):
+        change = ChangedLinkSetting(name=name, value=value)
+        answer = cluster.ask(AlterLinkRequest(name="east", settings=[change]), AlterLinkResponse)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert answer.error_message
+    assert cluster.metadata.link("east") == before

@@ -1,0 +1,306 @@
+"""LinkConfig: the table of settings of a link to another cluster.
+
+The names are Kafka's where Kafka has the setting: those of clients for the connection and the
+fetches, those of MirrorMaker 2 for what is mirrored. A link keeps the texts that were given, and
+each broker reads them as this table. Rules of the file:
+
+- A secret is a reference (`${file:PATH}` or `${env:NAME}`), which each broker resolves for itself:
+  the metadata log, its snapshots and the descriptions of a link never contain one.
+- As in `config/broker`, a setting without an effect is not declared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from streamlog.broker.config.settings import (
+    INT_MAX,
+    Form,
+    NamedSetting,
+    Setting,
+    boolean,
+    check_table,
+    choice,
+    declared_settings,
+    integer,
+    items,
+    password,
+    replace_settings,
+    text,
+    unknown_setting,
+)
+from streamlog.errors import ConfigError
+
+DAY_MS: Final = 24 * 60 * 60 * 1000
+FETCH_BYTES_MIN: Final = 1024
+"""The least bytes of a fetch."""
+LINK_SECURITY: Final = ("security.", "sasl.", "ssl.")
+"""How the names of settings begin that say how brokers log in at the source."""
+PREFIX_MAX: Final = 200
+"""Characters of a prefix; a topic's name has at most 249."""
+MIRRORED_PATTERNS: Final = Form(".*", "regular expressions, separated by commas")
+_ADDRESSES: Final = Form(
+    r"[^,\s]+:[0-9]{1,5}(,[^,\s]+:[0-9]{1,5})*|", "HOST:PORT of brokers, separated by commas"
+)
+_MECHANISMS: Final = Form(
+    "PLAIN|SCRAM-SHA-256|SCRAM-SHA-512|OAUTHBEARER|",
+    "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
+)
+_NAME_BEGINNING: Final = Form(
+    rf"[a-zA-Z0-9._-]{{0,{PREFIX_MAX}}}|",
+    f"at most {PREFIX_MAX} letters, digits, dots, underscores and hyphens",
+)
+_REFERENCE: Final = re.compile(r"\$\{(env|file):[^}]+\}")
+_ON_EACH_BROKER: Final = "It is read on each broker of this cluster."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkConfig:
+    """What a link leads to, and what it mirrors.
+
+    Raises:
+        ConfigError: a value is out of range or malformed.
+    """
+
+    bootstrap_servers: str = items(
+        "",
+        NamedSetting(
+            "bootstrap.servers",
+            "Brokers of the source that are asked first, several of them so that one may be down."
+            " Required.",
+        ),
+        _ADDRESSES,
+    )
+    security_protocol: str = choice(
+        "PLAINTEXT",
+        NamedSetting("security.protocol", "How brokers connect to the source."),
+        ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    )
+    ca_file: str = text(
+        "",
+        NamedSetting(
+            "ssl.ca.location",
+            "PEM file with the authorities of the source's certificates; empty: those of the"
+            f" machine. {_ON_EACH_BROKER}",
+        ),
+    )
+    certificate_file: str = text(
+        "",
+        NamedSetting(
+            "ssl.certificate.location",
+            f"PEM file with the certificate that is shown to the source. {_ON_EACH_BROKER}",
+        ),
+    )
+    key_file: str = text(
+        "",
+        NamedSetting(
+            "ssl.key.location",
+            "PEM file with the private key of that certificate; empty: the key is in the same file."
+            f" {_ON_EACH_BROKER}",
+        ),
+    )
+    key_password: str = password(
+        NamedSetting(
+            "ssl.key.password", "Password of the private key, as ${file:PATH} or ${env:NAME}."
+        )
+    )
+    checks_name: str = choice(
+        "https",
+        NamedSetting(
+            "ssl.endpoint.identification.algorithm",
+            "https: a certificate of the source has to be for the host name of the connection.",
+        ),
+        ("https", "none"),
+    )
+    mechanism: str = items(
+        "",
+        NamedSetting("sasl.mechanism", "How brokers log in at the source."),
+        _MECHANISMS,
+    )
+    user: str = text(
+        "",
+        NamedSetting(
+            "sasl.username",
+            "The user there. On the source's topics it needs READ and DESCRIBE_CONFIGS.",
+        ),
+    )
+    login_password: str = password(
+        NamedSetting("sasl.password", "The user's password, as ${file:PATH} or ${env:NAME}.")
+    )
+    token: str = password(
+        NamedSetting(
+            "sasl.oauthbearer.token", "The token for OAUTHBEARER, as ${file:PATH} or ${env:NAME}."
+        )
+    )
+    # Empty, not `.*` as in MirrorMaker 2: mirrors have the names of their topics here, so a link
+    # that copies all may collide with topics of this cluster.
+    topics: str = items(
+        "",
+        NamedSetting(
+            "topics",
+            "Topics of the source that are mirrored: each pattern has to match a whole name. Topics"
+            " whose names begin with __ never are. A mirror continues when no pattern names its"
+            " topic any more.",
+        ),
+        MIRRORED_PATTERNS,
+    )
+    topics_exclude: str = items(
+        r"mm2.*\.internal,.*\.replica",
+        NamedSetting("topics.exclude", "Topics that are not mirrored although topics names them."),
+        MIRRORED_PATTERNS,
+    )
+    prefix: str = items(
+        "",
+        NamedSetting(
+            "prefix",
+            "Written before the name of each topic: with `eu.`, orders of the source is eu.orders"
+            " here. It counts for mirrors that are created from then on.",
+        ),
+        _NAME_BEGINNING,
+    )
+    refresh_topics_enabled: bool = boolean(
+        NamedSetting(
+            "refresh.topics.enabled",
+            "Whether topics of the source become mirrors as soon as the patterns name them."
+            " Switched off, no mirrors are added, and those that exist continue.",
+        ),
+        default=True,
+    )
+    refresh_topics_interval_ms: int = integer(
+        5_000,
+        NamedSetting(
+            "refresh.topics.interval.ms",
+            "The time between two looks at the source's topics, partitions and settings."
+            " (MirrorMaker 2: refresh.topics.interval.seconds.)",
+            "ms",
+        ),
+        minimum=10,
+        maximum=DAY_MS,
+    )
+    sync_topic_configs_enabled: bool = boolean(
+        NamedSetting(
+            "sync.topic.configs.enabled",
+            "Whether mirrors get the settings that their source topics have themselves. Without it,"
+            " they are copied once, when a mirror is created.",
+        ),
+        default=True,
+    )
+    # Per broker, as Kafka's throttles of replication are: brokers don't tell each other what they
+    # have fetched.
+    bytes_per_second: int = integer(
+        0,
+        NamedSetting(
+            "bytes.per.second",
+            "How much each broker of this cluster fetches over the link at most; 0: without a"
+            " limit. Not a setting of Kafka.",
+            "bytes",
+        ),
+    )
+    # The fetches are small next to a consumer's 50 MiB: a broker appends what an answer contains
+    # before it serves its clients again.
+    fetch_max_bytes: int = integer(
+        10 * 1024 * 1024,
+        NamedSetting(
+            "fetch.max.bytes",
+            "The most that a broker fetches at once from one of the source's.",
+            "bytes",
+        ),
+        minimum=FETCH_BYTES_MIN,
+        maximum=1024 * 1024 * 1024,
+    )
+    max_partition_fetch_bytes: int = integer(
+        1024 * 1024,
+        NamedSetting(
+            "max.partition.fetch.bytes", "The most that a fetch takes from a partition.", "bytes"
+        ),
+        minimum=FETCH_BYTES_MIN,
+        maximum=1024 * 1024 * 1024,
+    )
+    fetch_max_wait_ms: int = integer(
+        500,
+        NamedSetting(
+            "fetch.max.wait.ms",
+            "How long the source holds a fetch while it has no new records. New records end the"
+            " wait, so that it does not delay them.",
+            "ms",
+        ),
+        maximum=60_000,
+    )
+    request_timeout_ms: int = integer(
+        30_000,
+        NamedSetting(
+            "request.timeout.ms",
+            "A broker of the source that has not answered for this long is connected to again; more"
+            " than fetch.max.wait.ms.",
+            "ms",
+        ),
+        minimum=100,
+        maximum=INT_MAX,
+    )
+
+    def __post_init__(self) -> None:
+        check_table(self)
+        patterns_of("topics", self.topics)
+        patterns_of("topics.exclude", self.topics_exclude)
+        if self.request_timeout_ms <= self.fetch_max_wait_ms:
+            raise ConfigError(
+                f"request.timeout.ms={self.request_timeout_ms}: must be more than"
+                f" fetch.max.wait.ms={self.fetch_max_wait_ms}, or every quiet fetch fails"
+            )
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> LinkConfig:
+        """Return the table of a link's settings, given as texts.
+
+        Raises:
+            ConfigError: a name is unknown, a value malformed or out of range, a secret is written
+                out, or bootstrap.servers is missing.
+        """
+        for name, value in settings.items():
+            if name not in LINK_SETTINGS:
+                raise unknown_setting("link", name, LINK_SETTINGS)
+            if LINK_SETTINGS[name].is_secret and not _REFERENCE.search(value):
+                raise ConfigError(
+                    f"{name} is a secret, which the metadata log would keep for everyone to read:"
+                    " write ${file:PATH} or ${env:NAME}, and put it there on each broker"
+                )
+        config = replace_settings(cls(), settings)
+        if not config.bootstrap_servers:
+            raise ConfigError(
+                "bootstrap.servers is missing: give HOST:PORT of brokers of the source"
+            )
+        return config
+
+
+def patterns_of(name: str, patterns: str) -> tuple[re.Pattern[str], ...]:
+    """Return the patterns in the value of a setting.
+
+    Args:
+        name: the setting, for messages.
+        patterns: regular expressions of Python, with commas between them.
+
+    Raises:
+        ConfigError: one is no regular expression.
+    """
+    found = []
+    for each in filter(None, (part.strip() for part in patterns.split(","))):
+        # A comma separates, as in Kafka's lists. Python takes the first half of `a{1,2}` for the
+        # text "a{1", so that the pattern would match nothing without a word.
+        if each.count("{") != each.count("}"):
+            raise ConfigError(
+                f"{name}={patterns!r}: a pattern can't contain a comma, which separates patterns"
+            )
+        try:
+            found.append(re.compile(each))
+        except re.error as error:
+            raise ConfigError(f"{name}={each!r} is no regular expression: {error}") from error
+    return tuple(found)
+
+
+LINK_SETTINGS: Mapping[str, Setting] = {
+    name: each.setting for name, each in declared_settings(LinkConfig).items()
+}
+"""The settings of a link by name."""
