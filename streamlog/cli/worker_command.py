@@ -41,7 +41,7 @@ from streamlog.worker.process.arenas import use_huge_pages
 from streamlog.worker.process.slots import Slot
 from streamlog.worker.process.supervisor import Launch, Supervisor
 from streamlog.worker.program import Program, WorkerStart
-from streamlog.worker.topics.app_topics import ensure_topics
+from streamlog.worker.topics.app_topics import declare_topics, ensure_topics
 from streamlog.worker.topics.topic_schemas import registry_config
 from streamlog.worker.worker import Worker
 
@@ -185,14 +185,26 @@ def supervise(program: Program, processes: int, *, log_url: str, security: Secur
     # The supervisor runs the broker of an embedded log, so it also serves its registry.
     config = registry_config(program.schema_registry, program.topics, embedded=log_url)
 
-    async def prepare(log: Log) -> None:
-        # Checked here, a missing topic is reported once, not by every worker.
-        required = () if log_url.startswith(EMBEDDED) else program.sources
-        await ensure_topics(log, program.topology, program.topics, required=required)
-
     supervise_processes(
-        processes, lambda: Log.open(log_url, security=security, config=config), prepare
+        processes,
+        lambda: Log.open(log_url, security=security, config=config),
+        partial(prepare_topics, program, is_embedded=log_url.startswith(EMBEDDED)),
     )
+
+
+async def prepare_topics(program: Program, log: Log, *, is_embedded: bool) -> None:
+    """Make the topics of a program before its workers start, so that one process reports faults.
+
+    Raises:
+        UnknownTopicOrPartition: a topic of a log that is not embedded is missing.
+        TopologyError: partition counts contradict each other, or the existing state.
+    """
+    required = () if is_embedded else program.sources
+    if program.patterns:
+        # The topology's own topics follow from those that match, and the workers find these.
+        await declare_topics(log, program.topics, required=required)
+    else:
+        await ensure_topics(log, program.topology, program.topics, required=required)
 
 
 def supervise_processes(

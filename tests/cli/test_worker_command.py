@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from streamlog.cli.worker_command import available_cores, processes_of, quota, slot_address
+from streamlog import App
+from streamlog.cli.worker_command import (
+    available_cores,
+    prepare_topics,
+    processes_of,
+    quota,
+    slot_address,
+)
 from streamlog.errors import UsageError
+from streamlog.log import Log
 from streamlog.worker.process.slots import Slot
 
 
@@ -29,6 +38,22 @@ def test_each_worker_has_its_own_web_port() -> None:
     assert slot_address(":0", slot) == ":0"
     # The error is reported when the address is opened.
     assert slot_address("nonsense", slot) == "nonsense"
+
+
+def test_the_supervisor_leaves_topics_that_follow_from_a_pattern_to_its_workers(
+    tmp_path: Path,
+) -> None:
+    app = App("patterns", log=f"embedded:{tmp_path}")
+    orders = app.topic_pattern("orders", r"orders-[a-z]+", key=str, value=int)
+    counts = app.topic("counts", key=str, value=int, partitions=2)
+    app.stream(orders).group_by_key().count(name="n").changes().to(counts)
+
+    async def made() -> list[str]:
+        async with Log.open(app.log) as log:
+            await prepare_topics(app.program(), log, is_embedded=True)
+            return [each.name for each in await log.admin().list_topics()]
+
+    assert asyncio.run(made()) == ["counts"]
 
 
 def group(root: Path, path: str, **files: str) -> None:
