@@ -12,6 +12,7 @@ driver. SQLAlchemy and the drivers (the extra `sql`) are imported when a task op
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -39,7 +40,7 @@ from streamlog.errors import ConfigError
 from streamlog.serdes.erased_types import UserKey
 
 if TYPE_CHECKING:
-    from streamlog.connectors.sql.table_reader import TableReader
+    from streamlog.connectors.sql.table_reader import RowRead, TableReader
 
 __all__ = ["SqlSink", "SqlSource"]
 
@@ -231,19 +232,30 @@ class SqlSource(Source[UserKey, dict[str, object]], frozen=True, kw_only=True):
             ConfigError: a table or column is missing.
         """
         reader = self._reader(partition)
+        reading: asyncio.Task[tuple[RowRead, bool] | None] | None = None
         try:
             await context.in_thread(reader.connect)
             while True:
-                found = await context.in_thread(reader.next_read, offset, context.now())
+                reading = reading or _begin(reader, offset, context)
+                found, reading = await reading, None
                 if found is None:
                     await context.sleep(self.poll)
                     continue
                 read, is_end = found
                 offset = read.offset
+                if not is_end:
+                    # The database works while this page is written. The call has to reach the
+                    # thread first: the loop gets its turn only when the next page is wanted.
+                    reading = _begin(reader, offset, context)
+                    await asyncio.sleep(0)
                 yield read
                 if is_end:
                     await context.sleep(self.poll)
         finally:
+            if reading is not None:
+                await asyncio.wait([reading])
+                if not reading.cancelled():
+                    reading.exception()  # Looked at: the next reader reads this page again.
             await context.in_thread(reader.close)
 
     def _reader(self, partition: Mapping[str, object]) -> TableReader:
@@ -255,6 +267,14 @@ class SqlSource(Source[UserKey, dict[str, object]], frozen=True, kw_only=True):
             raise ConfigError(f"{error}: pip install 'streamlog[sql]'") from error
         self.check()
         return TableReader(self, str(partition.get("table", "")))
+
+
+def _begin(
+    reader: TableReader, offset: SourceOffset | None, context: SourceContext
+) -> asyncio.Task[tuple[RowRead, bool] | None]:
+    """Begin to read a page; of no group, as a generator can't hold one open over its yields."""
+    reading = context.in_thread(reader.next_read, offset, context.now())
+    return asyncio.get_running_loop().create_task(reading, name="page of rows")
 
 
 def _check_files(url: str) -> None:

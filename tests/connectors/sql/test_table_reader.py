@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +17,7 @@ from streamlog.connect import Read
 from streamlog.connectors.sql import SqlSource
 from streamlog.connectors.sql.table_reader import PAGE_CONTENT_MAX, TableReader
 from streamlog.errors import ConfigError
+from tests.connectors.runs import RealContext, on_loop
 from tests.connectors.sql.databases import KINDS, NOW, Surroundings, connected, rows, run, url_of
 
 
@@ -255,3 +258,55 @@ def test_settings_that_do_not_go_together_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         SqlSource(**{"url": "sqlite:///a.db", "tables": ("t",), **settings}).check()
+
+
+@on_loop
+async def test_the_next_page_is_read_while_the_log_takes_the_last_one(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = url_of("sqlite", request, tmp_path)
+    run(url, "CREATE TABLE t (id INTEGER PRIMARY KEY, name VARCHAR(20))")
+    run(url, *(named(n) for n in range(6)))
+    next_read, done = TableReader.next_read, threading.Semaphore(0)
+
+    def noted(reader: TableReader, *arguments: Any) -> object:
+        found = next_read(reader, *arguments)
+        done.release()
+        return found
+
+    monkeypatch.setattr(TableReader, "next_read", noted)
+    source = SqlSource(
+        url=url, tables=("t",), mode="incrementing", incrementing_column="id", batch_rows=2
+    )
+    pages = source.read({"table": "t"}, None, RealContext())
+    first = await anext(pages)
+    # It asks the source for no more, and the second page comes all the same.
+    for _ in range(2):
+        assert done.acquire(timeout=30)
+    run(url, named(6))
+    following = [await anext(pages) for _ in range(3)]
+    assert [ids([read]) for read in (first, *following)] == [[0, 1], [2, 3], [4, 5], [6]]
+    await pages.aclose()
+
+
+@on_loop
+async def test_a_page_that_was_read_ahead_comes_again_to_the_next_reader(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = url_of("sqlite", request, tmp_path)
+    run(url, "CREATE TABLE t (id INTEGER PRIMARY KEY, name VARCHAR(20))")
+    run(url, *(named(n) for n in range(40)))
+    source = SqlSource(
+        url=url, tables=("t",), mode="incrementing", incrementing_column="id", batch_rows=3
+    )
+    chance, offset, found = random.Random(5), None, list[object]()
+    while len(found) < 40:
+        pages = source.read({"table": "t"}, offset, RealContext())
+        for _ in range(chance.randrange(1, 4)):
+            if len(found) == 40:
+                break
+            read = await anext(pages)
+            found += ids([read])
+            offset = read.offset
+        await pages.aclose()
+    assert found == [*range(40)]
