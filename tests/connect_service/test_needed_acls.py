@@ -145,8 +145,10 @@ def denied(monkeypatch: pytest.MonkeyPatch) -> set[Right]:
     found: set[Right] = set()
     decide = Access._may
 
-    def noted(self: Access, operation: Operation, kind: ResourceType, name: str) -> bool:
-        allowed = decide(self, operation, kind, name)
+    def noted(
+        self: Access, operation: Operation, kind: ResourceType, name: str, **others: bool
+    ) -> bool:
+        allowed = decide(self, operation, kind, name, **others)
         if not allowed and self.principal == USER:
             found.add((kind.name.lower().replace("_", "-"), name, operation.name.lower()))
         return allowed
