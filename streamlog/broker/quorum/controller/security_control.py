@@ -60,6 +60,10 @@ from streamlog.protocol.messages.sasl_acls_quotas import (
 DISABLED = "this broker checks no ACLs: set authorizer.class.name=standard"
 PRODUCER_IDS_BLOCK = 1000
 """The number of producer ids that a broker gets at a time."""
+PRODUCER_ID_BITS = 32
+"""A cluster has the 4 billion ids from its base on."""
+PRODUCER_ID_BASES = 2**31 - 1
+"""The number of bases, of which a cluster draws one."""
 
 
 class AskedFilter(Protocol):
@@ -166,7 +170,7 @@ class SecurityControl:
         if broker is None or broker.epoch != request.broker_epoch:
             return respond(AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
         # A retry gets a new block too: unused ids do no harm, but an id used twice does.
-        first = metadata.next_producer_id
+        first = metadata.next_producer_id or self._first_producer_id()
         record = ProducerIdsRecord(
             broker_id=request.broker_id,
             broker_epoch=request.broker_epoch,
@@ -176,6 +180,16 @@ class SecurityControl:
             producer_id_start=first, producer_id_len=PRODUCER_IDS_BLOCK
         )
         return respond(response, [record])
+
+    def _first_producer_id(self) -> int:
+        """Return a random id, so that producers of two clusters have no id in common.
+
+        A mirror topic has batches of its source's producers, and batches of this cluster's after
+        its promotion. With ids from 0 on in both clusters, a log would take the first batches of
+        one producer for late repetitions of the other's.
+        """
+        # Bases are 2**32 ids apart, and never 0, where the ids of Apache Kafka begin.
+        return (1 + self._context.chance.randrange(PRODUCER_ID_BASES)) << PRODUCER_ID_BITS
 
 
 def _changes(name: str, before: Users, after: Users) -> Iterator[MetadataRecord]:

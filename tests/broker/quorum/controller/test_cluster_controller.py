@@ -260,6 +260,19 @@ def test_no_producer_id_is_allocated_twice(one: Deciding) -> None:
     assert refused.error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
+def test_producer_ids_of_clusters_are_far_apart_and_positive() -> None:
+    first = set()
+    for seed in range(200):
+        cluster = Deciding(seed=seed)
+        cluster.start(1)
+        request = AllocateProducerIdsRequest(
+            broker_id=1, broker_epoch=cluster.metadata.brokers[1].epoch
+        )
+        first.add(cluster.ask(request, AllocateProducerIdsResponse).producer_id_start)
+    assert len(first) == 200
+    assert all(2**32 <= each <= 2**63 - 2**32 and not each % 2**32 for each in first)
+
+
 def test_the_controller_rejects_messages_that_are_not_its_requests(one: Deciding) -> None:
     with pytest.raises(UsageError):
         one.controller.decide(BrokerHeartbeatResponse(), 0, 0)
