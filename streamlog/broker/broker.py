@@ -59,6 +59,7 @@ from streamlog.broker.lag.next_records import NextRecords
 from streamlog.broker.log_maintenance import LogMaintenance
 from streamlog.broker.metrics.coordinator_metrics import group_metrics, transaction_metrics
 from streamlog.broker.metrics.log_metrics import disk_metrics, log_metrics, maintenance_metrics
+from streamlog.broker.mirroring.mirror_figures import mirror_metrics
 from streamlog.broker.mirroring.mirror_requests import MirrorRequests
 from streamlog.broker.mirroring.mirrors import Mirrors
 from streamlog.broker.quorum.metadata.cluster_metadata import ClusterTopics
@@ -405,6 +406,7 @@ class Broker:
         yield from log_metrics(self._directory)
         yield from disk_metrics(self._directory.volumes)
         yield from maintenance_metrics(self._maintenance, self._clock.now_ms())
+        yield from mirror_metrics(self._mirrors, self._member.metadata, self._clock.now_ms())
         yield from timer(
             "kafka_log_logflushstats_logflushrateandtimems",
             "streamlog_log_flush_seconds",

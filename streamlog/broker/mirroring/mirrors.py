@@ -16,7 +16,7 @@ from streamlog.broker.config.link import FETCH_BYTES_MIN, LinkConfig
 from streamlog.broker.config.settings import LONG_MAX
 from streamlog.broker.mirroring.link_reader import LinkReader
 from streamlog.broker.mirroring.link_runner import LinkRunner, runner_of
-from streamlog.broker.mirroring.mirror_copy import MirrorCopy
+from streamlog.broker.mirroring.mirror_copy import LinkCounts, MirrorCopy
 from streamlog.broker.mirroring.source_cluster import SourceCluster, source_of
 from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink, MirrorState
@@ -79,6 +79,8 @@ class Mirrors:
         self._unusable: dict[bytes, str] = {}
         """Why links can't be used, by link."""
         self._changed = asyncio.Event()
+        self.counts: dict[bytes, LinkCounts] = {}
+        """What was copied over each link since this broker started."""
 
     def on_metadata(self) -> None:
         """Note that links, mirror topics or leaders have changed."""
@@ -87,6 +89,10 @@ class Mirrors:
     def copies(self) -> Collection[MirrorCopy]:
         """Return the mirror partitions that this broker leads."""
         return self._copies.values()
+
+    def links(self) -> Collection[bytes]:
+        """Return the links from which this broker copies or has to copy."""
+        return {*self._readers, *self._runners, *self._unusable}
 
     def troubles(self) -> dict[bytes, str]:
         """Return why sources can't be reached, by link."""
@@ -173,7 +179,10 @@ class Mirrors:
             key = partition.topic, partition.index
             copy = self._copies.get(key)
             if copy is None or copy.reader is not reader:
-                copy = MirrorCopy(partition, reader, source)
+                former, counts = copy, self.counts.setdefault(source.link_id, LinkCounts())
+                copy = MirrorCopy(partition, reader, source, counts)
+                if former is not None and former.source == source:
+                    copy.take_over(former)
             kept[key] = copy
             topic = self._metadata.topic(partition.topic)
             mirror = None if topic is None else self._metadata.mirrors.get(topic.topic_id)
