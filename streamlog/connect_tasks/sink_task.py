@@ -72,6 +72,13 @@ class SinkLog(Protocol):
             Fenced: the group has given the partitions to another member.
         """
 
+    async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return those of the partitions of which the group has an offset now.
+
+        Raises:
+            Fenced: the group does not know this member.
+        """
+
     async def write_letters(self, letters: Sequence[SinkBatch]) -> None:
         """Write dead letters, and wait until the log has acknowledged them."""
 
@@ -431,11 +438,18 @@ class SinkRunner:
 
         Raises:
             ConnectError: there are such partitions, and the position does not say to begin anew.
+            Fenced: another task has begun one of them since this one was told its position.
         """
         # 1. The target has rows up to offset 5, and the topic is deleted, with the group's offsets.
         # 2. It is created again and gets 8 records. 3. A task that believed the target would
         # continue at 5, and five records would be missing without a trace.
         former = [at for at, each in self._new.items() if not each.is_committed and at in found]
+        # 1. The group has no offset yet, and this task is suspended. 2. Another one gets the
+        # partition, commits where it begins, and rows up to offset 5. 3. This task wakes up, and
+        # finds 5 in the target: of this topic, not of a former one.
+        if former and (begun := await self._log.with_offsets(former)):
+            names = ", ".join(f"{topic}-{number}" for topic, number in sorted(begun))
+            raise Fenced(f"another task has begun {names}")
         for topic, number in (at for at in former if not self._new[at].begins_anew):
             offset = found[TopicPartition(topic, number)]
             raise ConnectError(

@@ -105,6 +105,9 @@ class Member:
             raise Fenced("the group has another owner")
         self.group.offsets.update(offsets)
 
+    async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        return self.group.offsets.keys() & {*partitions}
+
     async def write_letters(self, letters: Sequence[SinkBatch]) -> None:
         self.group.letters += letters
 
@@ -659,6 +662,7 @@ def test_offsets_of_a_former_topic_are_not_believed() -> None:
         clock, target = Clock(), Target()
         group = Group(Random(0), 3)
         target.offsets[PARTS[0]] = 2
+        del group.offsets[PARTS[0]]
         runner = make(Table, target, group, clock)
         runner.assign({PARTS[0]: GroupPosition(0, is_committed=False)})
         with pytest.raises(ProcessingError, match="deleted and created again") as raised:
@@ -670,6 +674,33 @@ def test_offsets_of_a_former_topic_are_not_believed() -> None:
         assert allowed.seeks == {PARTS[0]: 0}
         assert PARTS[0] not in target.offsets
         assert group.offsets[PARTS[0]] == (0, ""), "from here on the target is believed"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_a_task_that_stood_still_before_it_began_leaves_the_rows_of_its_successor(
+    begins_anew: bool,
+) -> None:
+    async def story() -> None:
+        clock, target = Clock(), Target()
+        group = Group(Random(0), 3)
+        del group.offsets[PARTS[0]]
+        late = make(Table, target, group, clock)
+        late.assign({PARTS[0]: GroupPosition(0, is_committed=False, begins_anew=begins_anew)})
+        # Its session ends here: another task gets the partition, and carries all rows.
+        successor = make(Table, target, group, clock)
+        successor.assign({PARTS[0]: GroupPosition(0, is_committed=False)})
+        await successor.work()
+        successor.seeks.clear()
+        await successor.take(PARTS[0], *group.read(PARTS[0], 0, 3))
+        await successor.work(at_once=True)
+        rows, offsets = [*target.rows], dict(target.offsets)
+        assert len(rows) == 3
+        with pytest.raises(Fenced, match=f"another task has begun {PARTS[0].topic}-"):
+            await late.work()
+        assert target.rows == rows
+        assert target.offsets == offsets
 
     asyncio.run(story())
 
