@@ -19,8 +19,8 @@ from streamlog.broker.mirroring.link_runner import LinkRunner, runner_of
 from streamlog.broker.mirroring.mirror_copy import LinkCounts, MirrorCopy
 from streamlog.broker.mirroring.source_cluster import SourceCluster, source_of
 from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key
-from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink, MirrorState
-from streamlog.errors import ConfigError
+from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorLink, MirrorState
+from streamlog.errors import ConfigError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
@@ -28,14 +28,18 @@ from streamlog.protocol.messages.mirror_messages import (
     AlterMirrorPartitionResponse,
     AlterMirrorsRequest,
 )
+from streamlog.records.control_batches import ABORT, Marker
 
 if TYPE_CHECKING:
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
-    from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.replication.partition import Partition, Partitions
+    from streamlog.broker.storage.log.partition_log import PartitionLog
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
 
 
+FENCING_EPOCH_MAX = 2**15 - 1
+"""The last producer epoch: the field has 16 bits."""
 LOOK_AGAIN_S = 10
 """The time between two looks at a link whose settings can't be used."""
 
@@ -111,6 +115,36 @@ class Mirrors:
                 self._changed.clear()
                 self._deal(group)
                 self._deal_links(group)
+                self._abort_left_open()
+
+    def _abort_left_open(self) -> None:
+        """Abort what sources had open in the topics that were promoted here."""
+        metadata = self._metadata
+        for topic_id, mirror in metadata.mirrors.items():
+            era = mirror.eras[-1]
+            if mirror.is_mirror or era.cluster_id != self._cluster_id:
+                continue
+            topic = metadata.topics[topic_id]
+            for number in topic.partitions:
+                partition = self._partitions.hosted(topic.name, number)
+                if partition is not None and partition.is_leader:
+                    self._abort_in(partition, era)
+
+    def _abort_in(self, partition: Partition, era: LogEra) -> None:
+        try:
+            count = abort_left_open(partition, era, self._clock)
+        except StreamlogError as error:
+            # Tried again with the next change of metadata, such as replicas that are in sync again.
+            _log.warning(
+                "%s-%d: transactions that its source left open are not aborted yet: %s",
+                *(partition.topic, partition.index, error),
+            )
+            return
+        if count:
+            _log.info(
+                "%s-%d: aborted %d transactions that its source left open",
+                *(partition.topic, partition.index, count),
+            )
 
     async def _wait(self) -> None:
         """Wait for a change, or until links that could not be used are worth another look."""
@@ -260,3 +294,47 @@ def _sizes_of(config: LinkConfig) -> FetchSizes:
         max_wait_ms=config.fetch_max_wait_ms,
         timeout_ms=config.request_timeout_ms,
     )
+
+
+def left_open(log: PartitionLog, era: LogEra) -> list[int]:
+    """Return the producers whose open transactions are the source's.
+
+    Those began before the first record of this cluster's era. It follows from the log alone, so a
+    leader that is elected meanwhile does the rest.
+    """
+    start = log.epochs.start_after(era.leader_epoch - 1)
+    # Nothing is written in the era yet: all that is there is the source's.
+    end_offset = log.log_end_offset if start is None else start
+    return [producer_id for producer_id, first in log.producers.transactions if first < end_offset]
+
+
+def abort_left_open(partition: Partition, era: LogEra, clock: Clock) -> int:
+    """Abort what the source has left open in a promoted partition; return how many there were.
+
+    The coordinator of these transactions is in the other cluster, and has no say here any more. The
+    markers are those of a coordinator whose producers are silent: the next producer epoch fences
+    them.
+
+    Raises:
+        LogError: this broker does not lead the partition any more, or too few replicas are in sync.
+        LogDirectoryError: the disk refused.
+    """
+    producers = left_open(partition.log, era)
+    if producers:
+        partition.check_insync()
+    for producer_id in producers:
+        epoch, coordinator_epoch = _fence(partition.log, producer_id)
+        marker = Marker(ABORT, coordinator_epoch)
+        partition.end_transaction(
+            producer_id, epoch, marker, now_ms=clock.now_ms(), wall_ms=clock.wall_ms()
+        )
+    return len(producers)
+
+
+def _fence(log: PartitionLog, producer_id: int) -> tuple[int, int]:
+    """Return the producer epoch and the coordinator epoch of the marker that fences a producer."""
+    known = log.producers.state(producer_id)
+    if known is None:
+        return 0, 0
+    # The last producer epoch can't be raised: KIP-360 gives such a producer another id.
+    return min(known.epoch + 1, FENCING_EPOCH_MAX), max(known.coordinator_epoch, 0)
