@@ -640,15 +640,9 @@ RETRY_MS = 50
 """The pause before the second attempt to write a marker; it doubles with each attempt,"""
 RETRY_MS_MAX = 1_000
 """up to this limit."""
-NEEDLESS = frozenset(
-    {
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-        ErrorCode.POLICY_VIOLATION,
-    }
-)
+NEEDLESS = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 """Nothing is left to decide: a newer instance of the producer, or of its coordinator, has written
-already; or the topic has become a mirror, and the cluster that it follows has decided."""
+already."""
 
 LeaderOf = Callable[[TransactionPartition], int | None]
 """Returns the leader of a partition; negative if there is none, None if the partition is gone."""
