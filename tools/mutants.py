@@ -5,8 +5,9 @@ negated, a statement left out. If the tests of the package still pass with it, e
 something or the change means nothing. The run draws a sample of all mutants, runs for each the
 tests that reach the changed line (measured by coverage beforehand), and prints the survivors.
 
-Messages, log lines, annotations and decorators are left alone. A run that takes longer than
-`TIMEOUT_S` counts as a failure: the change made a loop endless.
+Most mutants fail with a few examples of each property (the profile "quick"), so only those that
+survive them are tried with all. Messages, log lines, annotations and decorators are left alone. A
+run that takes longer than `TIMEOUT_S` counts as a failure: the change made a loop endless.
 """
 
 from __future__ import annotations
@@ -208,9 +209,15 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def survivors_of(
-    mutants: Sequence[Mutant], tests: Callable[[Mutant], Sequence[str]], jobs: int
+    mutants: Sequence[Mutant],
+    tests: Callable[[Mutant], Sequence[str]],
+    jobs: int,
+    profile: str = "default",
 ) -> Iterator[Mutant]:
-    """Run the tests of each mutant in a process of its own; yield those whose tests all pass."""
+    """Run the tests of each mutant in a process of its own; yield those whose tests all pass.
+
+    `profile` is hypothesis's: how many examples a property gets.
+    """
     waiting, running = [*reversed(mutants)], dict[int, Mutant]()
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -218,7 +225,7 @@ def survivors_of(
             chosen = tests(mutant)
             child = os.fork()
             if not child:
-                _run_child(mutant, chosen)
+                _run_child(mutant, chosen, profile)
             running[child] = mutant
         child, status = os.wait()
         mutant = running.pop(child)
@@ -229,7 +236,7 @@ def survivors_of(
             raise SystemExit(f"{mutant}: pytest itself ends with code {code}")
 
 
-def _run_child(mutant: Mutant, tests: Sequence[str]) -> None:
+def _run_child(mutant: Mutant, tests: Sequence[str], profile: str) -> None:
     """Never returns: the process ends with pytest's exit code."""
     code = int(pytest.ExitCode.INTERNAL_ERROR)
     try:
@@ -240,6 +247,7 @@ def _run_child(mutant: Mutant, tests: Sequence[str]) -> None:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         sys.meta_path.insert(0, _Changed(mutant))
+        os.environ["STREAMLOG_PROFILE"] = profile
         options = ["-x", "-q", "--no-header", "-p", "no:xdist", "-o", "timeout=0"]
         code = int(pytest.main([*options, *tests]))
     finally:
@@ -326,10 +334,14 @@ def main() -> int:
     drawn = random.Random(options.seed).sample(  # noqa: S311 - a sample, no secret
         mutants, min(options.sample or len(mutants), len(mutants))
     )
+
+    def chosen(mutant: Mutant) -> Sequence[str]:
+        return chosen_tests(mutant, reached, options.tests)
+
     alive = 0
-    for mutant in survivors_of(
-        drawn, lambda each: chosen_tests(each, reached, options.tests), options.jobs
-    ):
+    doubtful = [*survivors_of(drawn, chosen, options.jobs, "quick")]
+    print(f"{len(doubtful)} survive a few examples; they are tried with all", flush=True)
+    for mutant in survivors_of(doubtful, chosen, options.jobs):
         alive += 1
         print(f"survives: {mutant}", flush=True)
     share = 1 - alive / max(len(drawn), 1)

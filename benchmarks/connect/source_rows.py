@@ -30,6 +30,8 @@ from tests.servers.postgres import PostgresServer
 PEERS = Path(__file__).parent / "peers"
 SHARE = 2
 """Slow peers get one in so many of the records."""
+LONGER = 4
+"""How many times the records `Tail` gets."""
 SYSLOG_RATE = 40_000
 SYSLOG_S = 5
 SYSLOG_FORMS = {
@@ -48,7 +50,9 @@ async def tail(lab: Lab, records: int, where: Environment) -> AsyncIterator[Read
     async with lab.worker("tail", topic=part.topic, path=str(path)) as worker:
         await worker.until(lambda: lab.has(part, WARM_UP))
 
-        total = records + HELD_RECORDS_MAX
+        # The given number takes it a quarter of a second, in which its first commit alone is much.
+        long = LONGER * records
+        total = long + HELD_RECORDS_MAX
 
         async def lay_out() -> None:
             with path.open("ab") as file:
@@ -57,7 +61,7 @@ async def tail(lab: Lab, records: int, where: Environment) -> AsyncIterator[Read
         async def arrived() -> int:
             return await lab.end(part) - WARM_UP
 
-        ours = await worker.timed_in_stream(records, total - records, lay_out, arrived)
+        ours = await worker.timed_in_stream(long, total - long, lay_out, arrived)
     await lab.check(part, WARM_UP + total)
     path.write_bytes(_lines(range(records)))
     kcat = await _kcat(lab, path, records)

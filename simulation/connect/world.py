@@ -27,7 +27,7 @@ from simulation.process import CURRENT, ProcessEnded
 from simulation.story import LATENCIES_S, Setting, ended, where
 from simulation.trouble import Trouble
 from streamlog import App
-from streamlog.errors import StreamlogError
+from streamlog.errors import ProcessingError, StreamlogError
 from streamlog.processing.task import TaskId
 from streamlog.replace import replace
 from streamlog.worker import worker
@@ -146,6 +146,9 @@ class WorkerHost:
             await made.run(stop)
         except* StreamlogError as errors:
             for error in errors.exceptions:
+                if isinstance(error, ProcessingError):
+                    # No record is bad here, and no topic is lost: nobody should have to look.
+                    world.violations.append(f"failed: {error}")
                 world.counts[f"worker ended: {type(error).__name__}"] += 1
                 world.network.loop.tell("worker ended", error)
         process = self.machine.process

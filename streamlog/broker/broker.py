@@ -59,6 +59,7 @@ from streamlog.broker.lag.next_records import NextRecords
 from streamlog.broker.log_maintenance import LogMaintenance
 from streamlog.broker.metrics.coordinator_metrics import group_metrics, transaction_metrics
 from streamlog.broker.metrics.log_metrics import disk_metrics, log_metrics, maintenance_metrics
+from streamlog.broker.mirroring.mirror_figures import mirror_metrics
 from streamlog.broker.mirroring.mirror_requests import MirrorRequests
 from streamlog.broker.mirroring.mirrors import Mirrors
 from streamlog.broker.quorum.metadata.cluster_metadata import ClusterTopics
@@ -67,7 +68,6 @@ from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.replicas import Replicas
 from streamlog.broker.request_metrics import RequestMetrics
 from streamlog.broker.security.acl_authorizer import Authorizer
-from streamlog.broker.security.principals import IN_PROCESS, RequestContext
 from streamlog.broker.security.users import Users
 from streamlog.broker.storage.disk.offload import Threads, os_thread
 from streamlog.broker.storage.disk.os_files import OsFiles, shares_now
@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from streamlog.broker.apis.produce import Pieces, RecordChecks
     from streamlog.broker.cluster.figures import BrokerStatus
     from streamlog.broker.handlers import AnyAnswer
+    from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.storage.disk.files import Files
     from streamlog.protocol.fetch_patterns import FetchAlike
     from streamlog.protocol.messages.produce_and_fetch import (
@@ -139,8 +140,8 @@ class Broker:
             mode=directory.config.flush,
         )
         self._replicas, self._replica_fetches = self._make_replicas()
-        self._coordinator, self._transactions = self._make_coordinators()
         self._mirrors, mirrors = self._make_mirrors()
+        self._coordinator, self._transactions = self._make_coordinators()
         self._groups, self._verification, self._transacting = self._make_requests()
         self._metadata_requests = self._make_metadata_requests()
         self._leaders = LeaderEndpoints(self._metadata_requests, self._listener)
@@ -174,9 +175,6 @@ class Broker:
             identity=member.identity,
             cluster_id=cluster_id,
             clock=clock,
-            groups=self._coordinator,
-            here=self._handle_own,
-            ask_leader=member.ask_leader,
         )
         return mirrors, MirrorRequests(member.metadata, mirrors, cluster_id=cluster_id, clock=clock)
 
@@ -408,6 +406,7 @@ class Broker:
         yield from log_metrics(self._directory)
         yield from disk_metrics(self._directory.volumes)
         yield from maintenance_metrics(self._maintenance, self._clock.now_ms())
+        yield from mirror_metrics(self._mirrors, self._member.metadata, self._clock.now_ms())
         yield from timer(
             "kafka_log_logflushstats_logflushrateandtimems",
             "streamlog_log_flush_seconds",
@@ -461,11 +460,6 @@ class Broker:
 
     async def _call(self, node_id: int, request: Message, timeout_ms: int) -> Message:
         return await self._member.call(node_id, request, timeout_ms=timeout_ms)
-
-    async def _handle_own(self, request: Message, version: int) -> Message | None:
-        """Answer a request of this broker itself. Raises what `handle` raises."""
-        context = RequestContext(version, "streamlog-mirror", "", principal=IN_PROCESS)
-        return await self.handle(request, context)
 
     async def leave(self) -> None:
         """Hand leadership over to other brokers while the listeners are open.

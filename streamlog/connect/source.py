@@ -432,6 +432,14 @@ class Source(msgspec.Struct, Generic[KR_co, VR_co], frozen=True, kw_only=True):
             ConfigError: two settings contradict each other, or one is out of range.
         """
 
+    def topic_names(self) -> Sequence[str]:
+        """Return the source's own names of the topics that it feeds, as far as the settings tell.
+
+        They are those in its records (`context.record(topic=)`); none by default. They say which
+        rights the source needs before it has written anything.
+        """
+        return ()
+
     async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
         """Return the parts that exist now; by default one that needs no name, `{}`.
 

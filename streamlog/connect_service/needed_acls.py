@@ -200,8 +200,11 @@ def _topics_of(service: RestPort, connector: SourceConnector) -> tuple[Collectio
     except ConnectRefusal:
         # The worker notes no topics: `topic.tracking.enable=false`.
         used = []
-    # A source for several tables names a topic in each record, whatever `topic` says.
-    return {*used, *(_routed(connector.topic, steps) if connector.topic else ())}, ""
+    # A source for several tables names a topic in each record, whatever `topic` says; what a Java
+    # class names comes from its prefix.
+    own = () if connector.java is not None else connector.source.topic_names()
+    named = own or ([connector.topic] if connector.topic else ())
+    return {*used, *(name for each in named for name in _routed(each, steps))}, ""
 
 
 def _may_route(step: ChainStep) -> bool:

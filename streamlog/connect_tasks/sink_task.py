@@ -54,6 +54,8 @@ AnySink: TypeAlias = Sink[Any, Any]
 """A sink whose types only its topics know."""
 AnySinkTask: TypeAlias = SinkTask[Any, Any]
 """A task of such a sink."""
+FOLLOW_MS: Final = 200
+"""How long the group's offsets may stay behind those that a transactional target has."""
 FLUSHES_HELD_MAX: Final = 4
 """The flushes that may be in memory before a slow target makes the log wait."""
 CLOSE_WAIT_MS: Final = 30_000
@@ -70,6 +72,13 @@ class SinkLog(Protocol):
 
         Raises:
             Fenced: the group has given the partitions to another member.
+        """
+
+    async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return those of the partitions of which the group has an offset now.
+
+        Raises:
+            Fenced: the group does not know this member.
         """
 
     async def write_letters(self, letters: Sequence[SinkBatch]) -> None:
@@ -189,6 +198,10 @@ class SinkRunner:
         """Whether the known partitions have to be recovered again."""
         self._in_commit = False
         """Whether the target's commit, or the range before it, has begun."""
+        self._behind: dict[TopicPartition, int] = {}
+        """The offsets of the target that the group does not have yet."""
+        self._followed_ms = clock.now_ms() - FOLLOW_MS
+        """When the group's offsets were committed last."""
 
     def wanted(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Return those of the partitions whose records the owner may bring now.
@@ -212,7 +225,7 @@ class SinkRunner:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is due before the owner brings records: no flush, attempt or recovery."""
-        waits = self._retry_ms is not None or bool(self._new) or self._must_recover
+        waits = self._retry_ms is not None or self._must_recover or bool(self._new or self._behind)
         return not (waits or self.held_records or self._progress.repeating is not None)
 
     @property
@@ -352,6 +365,8 @@ class SinkRunner:
             Fenced: another task has the partitions; this one drops them.
             ProcessingError: the connector failed, or a record did and the policy is `FAIL`.
         """
+        if self._must_follow and not await self._attempt(self._follow):
+            return
         if self._retry_ms is not None:
             if self._clock.now_ms() < self._retry_ms and not at_once:
                 return
@@ -367,6 +382,8 @@ class SinkRunner:
                 return
             chunks = self._progress.due(self._clock.now_ms(), at_once=at_once)
             is_done = not chunks or not await self._flush(chunks)
+        if at_once and self._behind:
+            await self._attempt(self._follow)
 
     async def revoke(self, partitions: Collection[TopicPartition], *, is_lost: bool) -> None:
         """Give up partitions, with a last commit unless others have them already."""
@@ -381,6 +398,7 @@ class SinkRunner:
         self._rewind()
         for partition in partitions:
             self._new.pop(partition, None)
+            self._behind.pop(partition, None)
             self._record_retries.pop(partition, None)
             self.seeks.pop(partition, None)
         if self._task is not None and gone:
@@ -431,11 +449,18 @@ class SinkRunner:
 
         Raises:
             ConnectError: there are such partitions, and the position does not say to begin anew.
+            Fenced: another task has begun one of them since this one was told its position.
         """
         # 1. The target has rows up to offset 5, and the topic is deleted, with the group's offsets.
         # 2. It is created again and gets 8 records. 3. A task that believed the target would
         # continue at 5, and five records would be missing without a trace.
         former = [at for at, each in self._new.items() if not each.is_committed and at in found]
+        # 1. The group has no offset yet, and this task is suspended. 2. Another one gets the
+        # partition, commits where it begins, and rows up to offset 5. 3. This task wakes up, and
+        # finds 5 in the target: of this topic, not of a former one.
+        if former and (begun := await self._log.with_offsets(former)):
+            names = ", ".join(f"{topic}-{number}" for topic, number in sorted(begun))
+            raise Fenced(f"another task has begun {names}")
         for topic, number in (at for at in former if not self._new[at].begins_anew):
             offset = found[TopicPartition(topic, number)]
             raise ConnectError(
@@ -566,7 +591,21 @@ class SinkRunner:
         self._backoff.succeed()
         self.figures.waits_for = ""
         self._attempts.clear()
-        await self._log.commit({at: (offset, "") for at, offset in offsets.items()})
+        self._behind |= offsets
+        # A transactional target has the offsets that count; the group's are for lag tools alone.
+        # Committed behind each flush, they would cost a busy sink a tenth of its time.
+        if self._sink.effect != "transactional" or self._must_follow:
+            await self._follow()
+
+    @property
+    def _must_follow(self) -> bool:
+        return bool(self._behind) and self._clock.now_ms() - self._followed_ms >= FOLLOW_MS
+
+    async def _follow(self) -> None:
+        """Commit the target's offsets to the group."""
+        behind, self._behind = self._behind, {}
+        await self._log.commit({at: (offset, "") for at, offset in behind.items()})
+        self._followed_ms = self._clock.now_ms()
         self._on_step("group committed")
 
     async def _pass(self, chunks: Sequence[FlushChunk]) -> None:
@@ -574,6 +613,7 @@ class SinkRunner:
         # Markers and left-out records alone: without this, lag tools would show them for ever.
         for chunk in chunks:
             self._progress.parts[chunk.partition].commit(chunk)
+            self._behind.pop(chunk.partition, None)
         await self._log.commit({chunk.partition: (chunk.end, "") for chunk in chunks})
 
     async def _attempt(
@@ -588,6 +628,7 @@ class SinkRunner:
             await self._abort()
             self._progress.revoke([*self._progress.parts])
             self._new.clear()
+            self._behind.clear()
             raise
         except (ConfigError, ProcessingError):
             await self._abort()

@@ -189,6 +189,11 @@ class _TopicLog:
     async def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Do nothing: `SinkTarget.offsets` counts."""
 
+    async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return none: the driver has no other task."""
+        del partitions
+        return set()
+
     async def write_letters(self, letters: Sequence[SinkBatch]) -> None:
         """Append the letters to their topics."""
         append(self._topics, letters)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -111,6 +111,10 @@ class _GroupMember:
         if any(self._group.owners.get(at) != self._number for at in offsets):
             raise Fenced("the group has a newer generation")
         self._group.offsets.update(offsets)
+
+    async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return those of which some task has committed an offset."""
+        return self._group.offsets.keys() & {*partitions}
 
     async def write_letters(self, letters: Sequence[SinkBatch]) -> None:
         """Do nothing: no record of a suite is bad."""

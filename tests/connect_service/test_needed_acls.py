@@ -132,10 +132,13 @@ OF_SINK: list[Right] = [
 RIGHTS = [*OF_WORKERS, *OF_SOURCE, *OF_SINK]
 
 
+REAL = {"SqlSource": names.BUILT_IN["SqlSource"]}
+
+
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     here = "tests.connect_service.test_needed_acls"
-    monkeypatch.setattr(names, "BUILT_IN", {"Counted": here, "Kept": here})
+    monkeypatch.setattr(names, "BUILT_IN", {"Counted": here, "Kept": here, **REAL})
     Kept.numbers.clear()
 
 
@@ -210,7 +213,15 @@ async def names_topics_as_far_as_they_are_known(client: Client) -> None:
         "predicates.ours.type": "org.apache.kafka.connect.transforms.predicates.HasHeaderKey",
         "predicates.ours.name": "ours",
     }  # fmt: skip
+    several = {
+        "connector.class": "SqlSource", "url": "sqlite:///none.db", "mode": "incrementing",
+        "incrementing.column": "id", "tables": "orders,lines", "transforms": "route",
+        "transforms.route.type": SOURCE["transforms.route.type"],
+        "transforms.route.regex": "(.*)", "transforms.route.replacement": "eu.$1",
+    }  # fmt: skip
+    own_lines = ["write create --topic eu.lines", "write create --topic eu.orders"]
     for config, lines in (
+        (several, own_lines),
         (tables, ["User:connect write create --topic 'it'\"'\"'s-' --prefixed"]),
         (dated, ["# the records of late name their topics", "--topic letters-of-in"]),
         (sometimes, ["write create --topic eu.numbers", "write create --topic numbers"]),

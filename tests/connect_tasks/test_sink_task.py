@@ -29,7 +29,7 @@ from streamlog.connect.declared_connectors import SinkConnector
 from streamlog.connect.retries import RecordRetries
 from streamlog.connect_tasks.carried import SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
-from streamlog.connect_tasks.sink_task import GroupPosition, SinkRunner, config_of
+from streamlog.connect_tasks.sink_task import FOLLOW_MS, GroupPosition, SinkRunner, config_of
 from streamlog.errors import ConfigError, ProcessingError, StreamlogError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import TopicSpec
@@ -104,6 +104,9 @@ class Member:
         if self.group.owner is not self:
             raise Fenced("the group has another owner")
         self.group.offsets.update(offsets)
+
+    async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        return self.group.offsets.keys() & {*partitions}
 
     async def write_letters(self, letters: Sequence[SinkBatch]) -> None:
         self.group.letters += letters
@@ -659,6 +662,7 @@ def test_offsets_of_a_former_topic_are_not_believed() -> None:
         clock, target = Clock(), Target()
         group = Group(Random(0), 3)
         target.offsets[PARTS[0]] = 2
+        del group.offsets[PARTS[0]]
         runner = make(Table, target, group, clock)
         runner.assign({PARTS[0]: GroupPosition(0, is_committed=False)})
         with pytest.raises(ProcessingError, match="deleted and created again") as raised:
@@ -670,6 +674,33 @@ def test_offsets_of_a_former_topic_are_not_believed() -> None:
         assert allowed.seeks == {PARTS[0]: 0}
         assert PARTS[0] not in target.offsets
         assert group.offsets[PARTS[0]] == (0, ""), "from here on the target is believed"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_a_task_that_stood_still_before_it_began_leaves_the_rows_of_its_successor(
+    begins_anew: bool,
+) -> None:
+    async def story() -> None:
+        clock, target = Clock(), Target()
+        group = Group(Random(0), 3)
+        del group.offsets[PARTS[0]]
+        late = make(Table, target, group, clock)
+        late.assign({PARTS[0]: GroupPosition(0, is_committed=False, begins_anew=begins_anew)})
+        # Its session ends here: another task gets the partition, and carries all rows.
+        successor = make(Table, target, group, clock)
+        successor.assign({PARTS[0]: GroupPosition(0, is_committed=False)})
+        await successor.work()
+        successor.seeks.clear()
+        await successor.take(PARTS[0], *group.read(PARTS[0], 0, 3))
+        await successor.work(at_once=True)
+        rows, offsets = [*target.rows], dict(target.offsets)
+        assert len(rows) == 3
+        with pytest.raises(Fenced, match=f"another task has begun {PARTS[0].topic}-"):
+            await late.work()
+        assert target.rows == rows
+        assert target.offsets == offsets
 
     asyncio.run(story())
 
@@ -688,6 +719,59 @@ def test_what_is_read_is_progress_until_a_flush_is_due() -> None:
             assert runner.reached[PARTS[0]] == reached
         await runner.work()
         assert runner.reached[PARTS[0]] == runner.committed[PARTS[0]] == 3
+
+    asyncio.run(story())
+
+
+async def flushed(runner: SinkRunner, group: Group, part: TopicPartition, count: int) -> None:
+    """Read the next records of a partition, and let them be committed."""
+    columns, position = group.read(part, runner.committed[part], count)
+    await runner.take(part, columns, position)
+    await runner.work()
+    assert runner.committed[part] == position
+
+
+@pytest.mark.parametrize("kind", [Table, Files])
+def test_the_group_follows_a_transactional_target_at_intervals(kind: type[Sink[str, int]]) -> None:
+    async def story() -> None:
+        clock, target, steps = Clock(), Target(), list[str]()
+        group = Group(Random(0), 20)
+        runner = make(kind, target, group, clock, records=1, on_step=steps.append)
+        runner.assign(dict.fromkeys(PARTS, GroupPosition(0)))
+        await runner.work()
+        runner.seeks.clear()
+
+        def moved() -> int:
+            return steps.count("group committed")
+
+        for part in (PARTS[0], PARTS[0], PARTS[1]):
+            await flushed(runner, group, part, 2)
+        if kind is Files:
+            assert moved() == 3, "its offsets are in the group, and count"
+            return
+        assert moved() == 1, "the first at once"
+        assert not runner.is_idle, "the owner comes back before long"
+        clock.ms += FOLLOW_MS - 1
+        await runner.work()
+        assert moved() == 1
+        clock.ms += 1
+        await runner.work()
+        assert moved() == 2
+        assert {at: offset for at, (offset, _) in group.offsets.items()} == runner.committed
+        assert runner.is_idle
+        # Markers alone are passed at once, and what is behind does not take that back.
+        await flushed(runner, group, PARTS[0], 2)
+        end = runner.committed[PARTS[0]] + 1
+        await runner.take(PARTS[0], RecordColumns(), end)
+        await runner.work(at_once=True)
+        assert group.offsets[PARTS[0]] == (end, "")
+        # What is left is committed at the end, and what others have by then is not.
+        for part in PARTS:
+            await flushed(runner, group, part, 2)
+        await runner.revoke(PARTS[:1], is_lost=True)
+        await runner.revoke(PARTS[1:], is_lost=False)
+        assert group.offsets[PARTS[0]] == (end, "")
+        assert group.offsets[PARTS[1]][0] == target.offsets[PARTS[1]]
 
     asyncio.run(story())
 

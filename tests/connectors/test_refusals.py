@@ -11,7 +11,15 @@ import asyncio
 import json
 import re
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -82,6 +90,10 @@ class Run:
 
     async def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """Take offsets of the group, which nobody reads here."""
+
+    async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Nobody has committed any."""
+        return set()
 
     async def write_letters(self, letters: Sequence[SinkBatch]) -> None:
         """Take dead letters."""

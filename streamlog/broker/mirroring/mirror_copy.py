@@ -7,6 +7,7 @@ broker leads in the same epoch; the reader waits meanwhile.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
@@ -39,6 +40,16 @@ if TYPE_CHECKING:
 _log = repeated.logger(__name__)
 
 
+@dataclass(slots=True)
+class LinkCounts:
+    """What this broker has copied over a link since it started."""
+
+    copied_bytes: int = 0
+    copied_records: int = 0
+    cuts: int = 0
+    """How often a mirror was cut to the common end because its source had lost records."""
+
+
 class MirrorCopy:
     """A mirror partition in one leader epoch of this broker.
 
@@ -46,21 +57,34 @@ class MirrorCopy:
         partition: the partition, which this broker leads.
         reader: what decides.
         source: the partition's source.
+        counts: what is copied is counted here.
     """
 
-    def __init__(self, partition: Partition, reader: MirrorReader, source: MirrorOf) -> None:
+    def __init__(
+        self, partition: Partition, reader: MirrorReader, source: MirrorOf, counts: LinkCounts
+    ) -> None:
         self.partition = partition
         self.reader = reader
         self.source = source
+        self._counts = counts
         self.wanted: AskCut | RaiseEpoch | AskEnds | StopMirror | None = None
         """What has to be asked or told before the reader fetches again."""
         self.moved_ms: int | None = None
         """When an answer of the source last came."""
+        self.began_ms = 0
+        """When the first answer came."""
+        self.complete_ms: int | None = None
+        """When the mirror last had everything that the source had; None if it never had."""
 
     @property
     def key(self) -> tuple[str, int]:
         """The source's topic and the number of the partition."""
         return self.source.topic, self.partition.index
+
+    def take_over(self, former: MirrorCopy) -> None:
+        """Continue the times of a former leader epoch: the mirror is as far behind as before."""
+        self.moved_ms, self.began_ms = former.moved_ms, former.began_ms
+        self.complete_ms = former.complete_ms
 
     @property
     def is_current(self) -> bool:
@@ -105,7 +129,11 @@ class MirrorCopy:
         finally:
             # Otherwise the fetch would stay open, and the partition would never be fetched again.
             self.reader.on_failed(fetch.number)
+        if self.moved_ms is None:
+            self.began_ms = now_ms
         self.moved_ms = now_ms
+        if self.partition.log.log_end_offset >= self.reader.source_end:
+            self.complete_ms = now_ms
         return True
 
     def on_ends(self, start: int, end: int, now_ms: int) -> None:
@@ -130,7 +158,10 @@ class MirrorCopy:
                 case AppendBatches():
                     # Not `append`: offsets, timestamps and producers were checked at the source,
                     # and assigning them again would make another log.
+                    before = partition.log.log_end_offset
                     partition.append_copies(records, now_ms=now_ms)
+                    self._counts.copied_bytes += len(records)
+                    self._counts.copied_records += partition.log.log_end_offset - before
                 case AdvanceLogStart():
                     replica.change_log(effect)
                     replica.on_deleted()
@@ -139,5 +170,6 @@ class MirrorCopy:
                     # beyond the cut is not part of this log any more.
                     replica.change_log(effect)
                     partition.on_cut()
+                    self._counts.cuts += isinstance(effect, Truncate)
                 case RaiseEpoch() | AskCut() | AskEnds() | StopMirror():
                     self.wanted = effect

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamlog.broker.handlers import Handlers, entry
+from streamlog.broker.mirroring.mirror_figures import lag_of
 from streamlog.protocol.messages.metadata_log import LinkSetting
 from streamlog.protocol.messages.mirror_messages import (
     DescribedLink,
@@ -61,6 +62,7 @@ class MirrorRequests:
         # a leader knows how far it has read.
         for topic_id, mirror in metadata.mirrors.items():
             name = metadata.topics[topic_id].name
+            partitions = metadata.topics[topic_id].partitions
             record = mirror.record()
             topics.append(
                 DescribedMirror(
@@ -73,6 +75,7 @@ class MirrorRequests:
                     reason=mirror.reason,
                     since_ms=mirror.since_ms,
                     eras=record.eras,
+                    num_partitions=len(partitions),
                     partitions=[self._partition(each) for each in copies.get(name, ())],
                 )
             )
@@ -80,14 +83,16 @@ class MirrorRequests:
         return DescribeMirrorsResponse(cluster_id=self._cluster_id, links=links, topics=topics)
 
     def _partition(self, copy: MirrorCopy) -> DescribedMirrorPartition:
-        log = copy.partition.log
-        moved_ms = copy.moved_ms
+        log, now_ms = copy.partition.log, self._clock.now_ms()
+        moved_ms, lag = copy.moved_ms, lag_of(copy, now_ms)
         return DescribedMirrorPartition(
             partition_index=copy.partition.index,
             leader_epoch=copy.reader.epoch,
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
             source_end_offset=copy.reader.source_end,
-            silent_ms=-1 if moved_ms is None else self._clock.now_ms() - moved_ms,
+            silent_ms=-1 if moved_ms is None else now_ms - moved_ms,
+            lag_bytes=lag.size_bytes,
+            lag_ms=lag.ms,
             trouble=copy.reader.stopped or "",
         )

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING
 from streamlog import repeated
 from streamlog.broker.config.link import FETCH_BYTES_MIN, LinkConfig
 from streamlog.broker.config.settings import LONG_MAX
-from streamlog.broker.mirroring.group_copier import GroupCopier, GroupsHere, Here
 from streamlog.broker.mirroring.link_reader import LinkReader
 from streamlog.broker.mirroring.link_runner import LinkRunner, runner_of
-from streamlog.broker.mirroring.mirror_copy import MirrorCopy
-from streamlog.broker.mirroring.readable_ends import AskLeader, ReadableEnds
+from streamlog.broker.mirroring.mirror_copy import LinkCounts, MirrorCopy
 from streamlog.broker.mirroring.source_cluster import SourceCluster, source_of
 from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key
-from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink, MirrorState
-from streamlog.errors import ConfigError
+from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorLink, MirrorState
+from streamlog.errors import ConfigError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
@@ -30,14 +28,18 @@ from streamlog.protocol.messages.mirror_messages import (
     AlterMirrorPartitionResponse,
     AlterMirrorsRequest,
 )
+from streamlog.records.control_batches import ABORT, Marker
 
 if TYPE_CHECKING:
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
-    from streamlog.broker.replication.partition import Partitions
+    from streamlog.broker.replication.partition import Partition, Partitions
+    from streamlog.broker.storage.log.partition_log import PartitionLog
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
 
 
+FENCING_EPOCH_MAX = 2**15 - 1
+"""The last producer epoch: the field has 16 bits."""
 LOOK_AGAIN_S = 10
 """The time between two looks at a link whose settings can't be used."""
 
@@ -57,9 +59,6 @@ class Mirrors:
         identity: returns this broker's id and its epoch.
         cluster_id: this cluster.
         clock: the time.
-        groups: the groups that this broker coordinates.
-        here: has requests answered by this broker.
-        ask_leader: asks another broker.
     """
 
     def __init__(
@@ -71,9 +70,6 @@ class Mirrors:
         identity: Callable[[], tuple[int, int]],
         cluster_id: str,
         clock: Clock,
-        groups: GroupsHere,
-        here: Here,
-        ask_leader: AskLeader,
     ) -> None:
         self._metadata = metadata
         self._partitions = partitions
@@ -81,16 +77,14 @@ class Mirrors:
         self._identity = identity
         self._cluster_id = cluster_id
         self._clock = clock
-        self._groups = groups
-        self._here = here
-        self._ask_leader = ask_leader
         self._copies: dict[tuple[str, int], MirrorCopy] = {}
         self._readers: dict[bytes, tuple[MirrorLink, LinkReader, asyncio.Task[None]]] = {}
         self._runners: dict[bytes, tuple[MirrorLink, LinkRunner, asyncio.Task[None]]] = {}
         self._unusable: dict[bytes, str] = {}
         """Why links can't be used, by link."""
-        self._copiers: dict[bytes, tuple[MirrorLink, GroupCopier, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
+        self.counts: dict[bytes, LinkCounts] = {}
+        """What was copied over each link since this broker started."""
 
     def on_metadata(self) -> None:
         """Note that links, mirror topics or leaders have changed."""
@@ -100,12 +94,17 @@ class Mirrors:
         """Return the mirror partitions that this broker leads."""
         return self._copies.values()
 
+    def links(self) -> Collection[bytes]:
+        """Return the links from which this broker copies or has to copy."""
+        return {*self._readers, *self._runners, *self._unusable}
+
     def troubles(self) -> dict[bytes, str]:
-        """Return what is wrong with links on this broker: a source out of reach, groups in use."""
-        # All parts connect by themselves: the reader's trouble counts, since it stops the copies.
-        found = {each: copier.trouble for each, (_, copier, _) in self._copiers.items()}
-        found |= {each: of.trouble for each, (_, of, _) in self._runners.items() if of.trouble}
-        found |= {each: of.trouble for each, (_, of, _) in self._readers.items() if of.trouble}
+        """Return why sources can't be reached, by link."""
+        # Both parts connect by themselves: the reader's trouble counts, since it stops the copies.
+        found = {each: runner.trouble for each, (_, runner, _) in self._runners.items()}
+        found |= {
+            each: reader.trouble for each, (_, reader, _) in self._readers.items() if reader.trouble
+        }
         return {**{each: why for each, why in found.items() if why}, **self._unusable}
 
     async def run(self) -> None:
@@ -116,7 +115,36 @@ class Mirrors:
                 self._changed.clear()
                 self._deal(group)
                 self._deal_links(group)
-                self._deal_groups(group)
+                self._abort_left_open()
+
+    def _abort_left_open(self) -> None:
+        """Abort what sources had open in the topics that were promoted here."""
+        metadata = self._metadata
+        for topic_id, mirror in metadata.mirrors.items():
+            era = mirror.eras[-1]
+            if mirror.is_mirror or era.cluster_id != self._cluster_id:
+                continue
+            topic = metadata.topics[topic_id]
+            for number in topic.partitions:
+                partition = self._partitions.hosted(topic.name, number)
+                if partition is not None and partition.is_leader:
+                    self._abort_in(partition, era)
+
+    def _abort_in(self, partition: Partition, era: LogEra) -> None:
+        try:
+            count = abort_left_open(partition, era, self._clock)
+        except StreamlogError as error:
+            # Tried again with the next change of metadata, such as replicas that are in sync again.
+            _log.warning(
+                "%s-%d: transactions that its source left open are not aborted yet: %s",
+                *(partition.topic, partition.index, error),
+            )
+            return
+        if count:
+            _log.info(
+                "%s-%d: aborted %d transactions that its source left open",
+                *(partition.topic, partition.index, count),
+            )
 
     async def _wait(self) -> None:
         """Wait for a change, or until links that could not be used are worth another look."""
@@ -152,32 +180,6 @@ class Mirrors:
                 )
                 self._runners[link_id] = link, runner, group.create_task(runner.run())
 
-    def _deal_groups(self, group: asyncio.TaskGroup) -> None:
-        """Copy the groups of all links, each broker those that it coordinates."""
-        links = self._metadata.links
-        for link_id, (link, _, task) in [*self._copiers.items()]:
-            if links.get(link_id) != link:
-                task.cancel()
-                del self._copiers[link_id]
-        for link_id, link in links.items():
-            copier = None if link_id in self._copiers else self._copier(link)
-            if copier is not None:
-                self._copiers[link_id] = link, copier, group.create_task(copier.run())
-
-    def _copier(self, link: MirrorLink) -> GroupCopier | None:
-        """Return what copies the groups of a link; None if it copies none."""
-        found = self._open(link) if link.settings.get("groups") else None
-        if found is None:
-            return None
-        return GroupCopier(
-            link,
-            *found,
-            metadata=self._metadata,
-            groups=self._groups,
-            ends=ReadableEnds(self._metadata, self._partitions, self._ask_leader),
-            here=self._here,
-        )
-
     def _deal(self, group: asyncio.TaskGroup) -> None:
         shares = self._shares()
         links = self._metadata.links
@@ -211,7 +213,10 @@ class Mirrors:
             key = partition.topic, partition.index
             copy = self._copies.get(key)
             if copy is None or copy.reader is not reader:
-                copy = MirrorCopy(partition, reader, source)
+                former, counts = copy, self.counts.setdefault(source.link_id, LinkCounts())
+                copy = MirrorCopy(partition, reader, source, counts)
+                if former is not None and former.source == source:
+                    copy.take_over(former)
             kept[key] = copy
             topic = self._metadata.topic(partition.topic)
             mirror = None if topic is None else self._metadata.mirrors.get(topic.topic_id)
@@ -289,3 +294,47 @@ def _sizes_of(config: LinkConfig) -> FetchSizes:
         max_wait_ms=config.fetch_max_wait_ms,
         timeout_ms=config.request_timeout_ms,
     )
+
+
+def left_open(log: PartitionLog, era: LogEra) -> list[int]:
+    """Return the producers whose open transactions are the source's.
+
+    Those began before the first record of this cluster's era. It follows from the log alone, so a
+    leader that is elected meanwhile does the rest.
+    """
+    start = log.epochs.start_after(era.leader_epoch - 1)
+    # Nothing is written in the era yet: all that is there is the source's.
+    end_offset = log.log_end_offset if start is None else start
+    return [producer_id for producer_id, first in log.producers.transactions if first < end_offset]
+
+
+def abort_left_open(partition: Partition, era: LogEra, clock: Clock) -> int:
+    """Abort what the source has left open in a promoted partition; return how many there were.
+
+    The coordinator of these transactions is in the other cluster, and has no say here any more. The
+    markers are those of a coordinator whose producers are silent: the next producer epoch fences
+    them.
+
+    Raises:
+        LogError: this broker does not lead the partition any more, or too few replicas are in sync.
+        LogDirectoryError: the disk refused.
+    """
+    producers = left_open(partition.log, era)
+    if producers:
+        partition.check_insync()
+    for producer_id in producers:
+        epoch, coordinator_epoch = _fence(partition.log, producer_id)
+        marker = Marker(ABORT, coordinator_epoch)
+        partition.end_transaction(
+            producer_id, epoch, marker, now_ms=clock.now_ms(), wall_ms=clock.wall_ms()
+        )
+    return len(producers)
+
+
+def _fence(log: PartitionLog, producer_id: int) -> tuple[int, int]:
+    """Return the producer epoch and the coordinator epoch of the marker that fences a producer."""
+    known = log.producers.state(producer_id)
+    if known is None:
+        return 0, 0
+    # The last producer epoch can't be raised: KIP-360 gives such a producer another id.
+    return min(known.epoch + 1, FENCING_EPOCH_MAX), max(known.coordinator_epoch, 0)

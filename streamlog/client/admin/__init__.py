@@ -1,4 +1,4 @@
-"""Admin manages a log: topics, settings, groups, transactions, replicas, ACLs, users, quotas, jobs.
+"""Admin manages a log: topics, settings, groups, transactions, replicas, access, jobs, links.
 
 `Admin` joins the areas of this package; each area has the calls about one subject, with the values
 that they take and return. A call about several things does what the brokers accept; it then raises
@@ -37,6 +37,14 @@ from streamlog.client.admin.group_admin import (
     GroupListing,
     GroupMemberDescription,
     PartitionLagDescription,
+)
+from streamlog.client.admin.mirror_admin import (
+    LinkDescription,
+    MirrorAdmin,
+    MirrorDescription,
+    MirrorPartitionDescription,
+    MirrorsDescription,
+    MirrorStatus,
 )
 from streamlog.client.admin.security_admin import (
     Acl,
@@ -80,7 +88,12 @@ __all__ = [
     "GroupListing",
     "GroupMemberDescription",
     "HangingTransaction",
+    "LinkDescription",
     "LogDir",
+    "MirrorDescription",
+    "MirrorPartitionDescription",
+    "MirrorStatus",
+    "MirrorsDescription",
     "NewTopic",
     "PartitionLagDescription",
     "ProducerDescription",
@@ -109,6 +122,7 @@ class Admin(
     QuotaAdmin,
     PublishAdmin,
     EpochAdmin,
+    MirrorAdmin,
 ):
     """Manages a log. `Log.admin` returns it; it uses the log's connections and leaves them open.
 

@@ -106,6 +106,10 @@ class KafkaClusterSource(Source[UserKey, UserValue], frozen=True, kw_only=True):
         if self.start not in {"earliest", "latest"}:
             _time_ms(self.start)
 
+    def topic_names(self) -> Sequence[str]:
+        """Return the topics over there; none if a pattern finds them."""
+        return self.topics
+
     async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
         """Return the partitions of the topics that exist now.
 

@@ -98,6 +98,10 @@ class PostgresCdc(Source[UserKey, UserValue], frozen=True, kw_only=True):
                 "half of the server's wal_sender_timeout"
             )
 
+    def topic_names(self) -> Sequence[str]:
+        """Return the tables, with their schemas."""
+        return self.tables
+
     async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
         """Return the one part: a slot has one reader."""
         del context

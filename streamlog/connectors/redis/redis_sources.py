@@ -100,6 +100,10 @@ class RedisStreams(Source[str | None, UserValue], frozen=True, kw_only=True):
             raise ConfigError("streams is empty: name one stream at least")
         check_poll(self.poll)
 
+    def topic_names(self) -> Sequence[str]:
+        """Return the streams; none if there is only one."""
+        return self.streams if len(self.streams) > 1 else ()
+
     async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
         """Return a part for each stream."""
         del context

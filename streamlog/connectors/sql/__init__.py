@@ -215,6 +215,10 @@ class SqlSource(Source[UserKey, dict[str, object]], frozen=True, kw_only=True):
         """The URL as SQLAlchemy reads it, the user, and the password."""
         return plain_url(self.url), self.user or user_of(self.url), self.password
 
+    def topic_names(self) -> Sequence[str]:
+        """Return the tables."""
+        return self.tables
+
     async def partitions(self, context: SourceContext) -> Sequence[SourcePartition]:
         """Return a part for each table, or one for the query."""
         del context

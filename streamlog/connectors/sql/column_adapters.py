@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
-from operator import itemgetter
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -57,11 +56,11 @@ def adapt_rows(rows: Sequence[Cells], adapters: Sequence[Adapter]) -> Sequence[C
         adapters: the adapter of each column.
     """
     # Most columns have nothing to adapt, which their types tell for all rows at once.
-    kinds = [{*map(type, map(itemgetter(at), rows))} for at in range(len(adapters))]
+    columns = zip(adapters, zip(*rows, strict=True), strict=True) if rows else ()
     changed = [
         (at, each.adapt)
-        for at, each in enumerate(adapters)
-        if not kinds[at] <= each.passes | {type(None)}
+        for at, (each, column) in enumerate(columns)
+        if not {*map(type, column)} <= each.passes | {type(None)}
     ]
     if not changed:
         return rows

@@ -14,7 +14,8 @@ Two races decide the order of its statements:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -134,7 +135,7 @@ class SqlWriter:
             Retriable: the database can't be reached.
             ConfigError: it refuses the login, or the user may not create the table.
         """
-        with self.database.guarded():
+        with self._or_closed(), self.database.guarded():
             self.database.connect()
             try:
                 self._create_offsets()
@@ -164,7 +165,7 @@ class SqlWriter:
         """Raise the epoch of partitions, and return the next offsets that the database has."""
         taken: dict[TopicPartition, Owned] = {}
         self._reconnect()
-        with self.database.guarded(), self.database.transaction():
+        with self._or_closed(), self.database.guarded(), self.database.transaction():
             # All tasks take rows in one order, so none waits for another in a circle.
             for partition in sorted(partitions):
                 taken[partition] = self._take(partition)
@@ -224,10 +225,25 @@ class SqlWriter:
         """
         self._written.clear()
         self._reconnect()
-        if not self._is_confirmed:
-            self._confirm()
-        with self.database.guarded():
-            self.database.begin()
+        with self._or_closed():
+            if not self._is_confirmed:
+                self._confirm()
+            with self.database.guarded():
+                self.database.begin()
+
+    @contextmanager
+    def _or_closed(self) -> Iterator[None]:
+        """Close the connection if the block fails, so that the next call makes another.
+
+        `abort` does it for what follows `begin`. 1. The database restarts between two flushes.
+        2. `begin` fails, and nothing has begun that could be aborted. 3. It would fail for ever.
+        """
+        try:
+            yield
+        except Exception:
+            self._is_confirmed = False
+            self.database.close()
+            raise
 
     def _reconnect(self) -> None:
         if not self.database.is_connected:
@@ -364,7 +380,8 @@ class SqlWriter:
     def reset(self, offsets: Mapping[TopicPartition, int | None]) -> None:
         """Set the offsets in the database, or forget them where None."""
         m = self.database.mark
-        with self.database.guarded(), self.database.transaction():
+        self._reconnect()
+        with self._or_closed(), self.database.guarded(), self.database.transaction():
             for partition, offset in sorted(offsets.items()):
                 self._take(partition)
                 self.database.execute(

@@ -192,6 +192,10 @@ class DescribedMirrorPartition(Struct):
     source_end_offset: int = int64("0+", default=-1)
     # For how long no answer of the source has come.
     silent_ms: int = int64("0+", default=-1)
+    # An estimate: the protocol does not tell the sizes of records that were not fetched.
+    lag_bytes: int = int64("0+", default=-1)
+    # The time since the mirror had everything that the source had.
+    lag_ms: int = int64("0+", default=-1)
     # Why the partition is not copied; empty if it is.
     trouble: str = string("0+")
 
@@ -209,6 +213,7 @@ class DescribedMirror(Struct):
     reason: str = string("0+")
     since_ms: int = int64("0+")
     eras: list[MirrorEra] = array(MirrorEra, "0+")
+    num_partitions: int = int32("0+")
     partitions: list[DescribedMirrorPartition] = array(DescribedMirrorPartition, "0+")
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from random import random
 from typing import Final
 
@@ -130,14 +131,26 @@ class SinkGroupOffsets:
             at: OffsetAndMetadata(offset, name_topic(metadata, self.topic_ids.get(at.topic, b"")))
             for at, (offset, metadata) in offsets.items()
         }
-        try:
+        with _as_member():
             await self._consumer.commit(named)
-        except (RebalanceInProgress, UnknownMember) as error:
-            raise Fenced(str(error)) from error
-        except LogError as error:
-            if error.code in _GONE:
-                raise Fenced(str(error)) from error
-            raise
+
+    async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return those of the partitions of which the group has an offset of the present topic.
+
+        Raises:
+            Fenced: the group does not know this member.
+        """
+        with _as_member():
+            found = await self._consumer.committed_metadata(partitions)
+        return {
+            at
+            for at, each in found.items()
+            if each is not None and self.is_of_topic(at, split_topic(each.metadata)[1])
+        }
+
+    def is_of_topic(self, partition: TopicPartition, topic_id: bytes) -> bool:
+        """Return whether an offset that names a topic by its id is of the one that there is now."""
+        return topic_id in (b"", self.topic_ids.get(partition.topic, b""))
 
     async def write_letters(self, letters: Sequence[SinkBatch]) -> None:
         """Write dead letters, and wait until they are acknowledged."""
@@ -147,6 +160,19 @@ class SinkGroupOffsets:
         await writer.flush()
         for refused in writer.take_refusals():
             raise refused.error
+
+
+@contextmanager
+def _as_member() -> Iterator[None]:
+    """Turn the errors of a member that the group has gone on without into `Fenced`."""
+    try:
+        yield
+    except (RebalanceInProgress, UnknownMember) as error:
+        raise Fenced(str(error)) from error
+    except LogError as error:
+        if error.code in _GONE:
+            raise Fenced(str(error)) from error
+        raise
 
 
 class SinkGroup:
@@ -416,7 +442,7 @@ class SinkGroup:
             position = GroupPosition(begin, is_committed=False, begins_anew=policy != FAIL)
             if (found := committed.get(part)) is not None:
                 metadata, topic_id = split_topic(found.metadata)
-                if topic_id in (b"", self._offsets.topic_ids[part.topic]):
+                if self._offsets.is_of_topic(part, topic_id):
                     position = GroupPosition(found.offset, metadata)
                 else:
                     logger.warning(

@@ -317,6 +317,47 @@ def test_many_tasks_start_on_an_empty_database(postgres: PostgresServer) -> None
             run(sink.url, "DROP TABLE streamlog_offsets")
 
 
+SESSIONS = {
+    "postgres": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    "mariadb": "SELECT id FROM information_schema.processlist "
+    "WHERE db = database() AND id <> connection_id()",
+}
+"""Statements that end the sessions of a database, or return them."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    # PostgreSQL begins with the first statement.
+    [("mariadb", "begin"), *((kind, call) for kind in SESSIONS for call in ("recover", "reset"))],
+)
+def test_a_session_that_ends_between_two_flushes(
+    kind: str, call: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = url_of(kind, request, tmp_path)
+    run(url, ORDERS)
+    writer = writer_of(sink_of(url))
+    writer.recover([PLACE])
+    calls = {
+        "begin": writer.begin,
+        "recover": lambda: writer.recover([PLACE]),
+        "reset": lambda: writer.reset({PLACE: 5}),
+    }
+    for row in rows(url, SESSIONS[kind]):
+        if kind == "mariadb":
+            run(url, f"KILL {row[0]}")
+    with pytest.raises(Retriable):
+        calls[call]()
+    calls[call]()
+    writer.abort()
+    writer.recover([PLACE])
+    writer.begin()
+    writer.write(batch([(1, order("a", 2))], first=5))
+    writer.commit({PLACE: 6})
+    writer.close()
+    assert rows(url, ALL) == [(1, "a", 2)]
+
+
 def test_postgres_that_crashes_in_a_transaction_is_written_again() -> None:
     with PostgresServer() as server:
         url = server.url(server.create_database())

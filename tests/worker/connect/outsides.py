@@ -106,15 +106,17 @@ class SqlTable:
 class RedisKeys:
     """A stream to read, and a stream to write."""
 
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
+    def __init__(self, connect: Callable[[], redis.Redis]) -> None:
+        self._connect = connect
 
     async def feed(self, numbers: Sequence[int]) -> None:
-        for n in numbers:
-            self._client.xadd("in", {"n": n})
+        with closing(self._connect()) as client:
+            for n in numbers:
+                client.xadd("in", {"n": n})
 
     async def found(self) -> Counter[int]:
-        entries: Any = self._client.xrange("out")
+        with closing(self._connect()) as client:
+            entries: Any = client.xrange("out")
         return Counter(number_of(fields) for _, fields in entries)
 
 

@@ -31,6 +31,8 @@ class Outside:
     origin: Origin
     target: Target
     settings: Mapping[str, str]
+    restart: Callable[[], None] = lambda: None
+    """Kills its server, if it has one that keeps what it has, and starts it again."""
 
 
 async def tail_and_objects(path: Path, _: AsyncExitStack) -> Outside:
@@ -83,8 +85,9 @@ async def poll_and_search(_: Path, stack: AsyncExitStack) -> Outside:
 
 async def redis(_: Path, stack: AsyncExitStack) -> Outside:
     server = stack.enter_context(RedisServer(appendfsync="always"))
-    keys = outsides.RedisKeys(server.client())
-    return Outside(keys, keys, {"source": server.url(), "target": server.url()})
+    keys = outsides.RedisKeys(server.client)
+    settings = {"source": server.url(), "target": server.url()}
+    return Outside(keys, keys, settings, server.kill_and_restart)
 
 
 async def cluster(path: Path, stack: AsyncExitStack) -> Outside:
@@ -92,7 +95,8 @@ async def cluster(path: Path, stack: AsyncExitStack) -> Outside:
     log = await stack.enter_async_context(Log.open(f"kafka://{other.address}"))
     await log.admin().create_topics([NewTopic("in", 2), NewTopic("out", 2)])
     topics = Topics(log)
-    return Outside(topics, topics, {"source": other.address, "target": other.address})
+    settings = {"source": other.address, "target": other.address}
+    return Outside(topics, topics, settings, other.kill_and_restart)
 
 
 async def postgres(_: Path, stack: AsyncExitStack) -> Outside:
@@ -102,6 +106,7 @@ async def postgres(_: Path, stack: AsyncExitStack) -> Outside:
         outsides.SqlTable(lambda: psycopg.connect(server.dsn(first))).create(),
         outsides.SqlTable(lambda: psycopg.connect(server.dsn(second))),
         {"source": server.url(first), "target": server.url(second)},
+        server.kill_and_restart,
     )
 
 
@@ -112,6 +117,7 @@ async def mariadb(_: Path, stack: AsyncExitStack) -> Outside:
         outsides.SqlTable(lambda: server.connect(first)).create(),
         outsides.SqlTable(lambda: server.connect(second)),
         {"source": server.url(first), "target": server.url(second)},
+        server.kill_and_restart,
     )
 
 

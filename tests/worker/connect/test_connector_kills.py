@@ -1,7 +1,8 @@
 """Each connector that promises exactly once, over kills at each step of a commit and of a flush.
 
-A worker runs one source and one sink, so each kill is one of both. `make chaos-connect` sets how
-often each step is tried, and prints the counts.
+A worker runs one source and one sink, so each kill is one of both. Then three workers share them,
+are killed, suspended beyond their session and stopped, and so are both sides and the broker.
+`make chaos-connect` sets how often, and writes the counts.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import pytest
 
@@ -46,41 +47,75 @@ TIMES = 3
 ENDS_S = 60.0
 """The longest life."""
 CATCHES_UP_S = 120.0
+EVENTS = 5
+"""The kinds of events of a group of workers; each happens as often as a step is tried."""
+SUSPENDED_S = 3.5
+"""Longer than a session of these workers."""
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "log", flush="os") as process:
-        yield f"kafka://{process.address}"
+        yield process
 
 
 @pytest.mark.parametrize(("source", "sink"), [*PAIRS])
 def test_each_row_arrives_once_wherever_the_worker_is_killed(
-    broker: str, tmp_path: Path, source: str, sink: str
+    broker: BrokerProcess, tmp_path: Path, source: str, sink: str
 ) -> None:
-    killed: Counter[str] = Counter()
+    async def live(lives: Lives, killed: Counter[str]) -> None:
+        for life in range(LIVES):
+            for step in steps_of(sink.partition(" ")[0]):
+                await lives.live(step, life % TIMES)
+                killed[step] += 1
+        await lives.compare([lives.start()])
+
+    run(live, broker, tmp_path, source, sink)
+
+
+@pytest.mark.parametrize(("source", "sink"), [*PAIRS])
+def test_each_row_arrives_once_through_workers_that_come_and_go(
+    broker: BrokerProcess, tmp_path: Path, source: str, sink: str
+) -> None:
+    async def live(lives: Lives, happened: Counter[str]) -> None:
+        group = Group(lives, broker)
+        try:
+            for number in range(EVENTS * LIVES):
+                happened[await group.suffer(number)] += 1
+            await lives.compare(group.workers)
+        finally:
+            for each in group.workers:
+                end(each)
+
+    run(live, broker, tmp_path, source, sink)
+
+
+def run(
+    live: Callable[[Lives, Counter[str]], Awaitable[None]],
+    broker: BrokerProcess,
+    path: Path,
+    source: str,
+    sink: str,
+) -> None:
+    counts: Counter[str] = Counter()
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
-            outside = await PAIRS[source, sink](tmp_path, stack)
-            name = f"{source}-{sink}".replace(" ", "-").lower()
+            outside = await PAIRS[source, sink](path, stack)
+            name = f"{path.name}-{source}-{sink}".replace(" ", "-").lower()
             pair = (name, source.partition(" ")[0], sink.partition(" ")[0])
-            lives = Lives(tmp_path, broker, pair, outside)
+            lives = Lives(path, f"kafka://{broker.address}", pair, outside)
             if source == "PostgresCdc":
                 # It has changes from its first commit on.
                 await lives.live("callback", 0, feeds=False)
-            for life in range(LIVES):
-                for step in steps_of(pair[2]):
-                    await lives.live(step, life % TIMES)
-                    killed[step] += 1
-            await lives.finish()
+            await live(lives, counts)
 
     try:
         asyncio.run(main())
     finally:
         if REPORT is not None:
             with Path(REPORT).open("a") as file:
-                file.write(f"{json.dumps([source, sink, killed])}\n")
+                file.write(f"{json.dumps([source, sink, counts])}\n")
 
 
 def steps_of(sink: str) -> list[str]:
@@ -93,64 +128,133 @@ class Lives:
     """The lives of a pair, one after the other, on one broker."""
 
     def __init__(self, path: Path, url: str, pair: tuple[str, str, str], outside: Outside) -> None:
-        self._path, self._url, self._pair, self._outside = path, url, pair, outside
+        self._path, self._url, self._pair, self.outside = path, url, pair, outside
         self._at = warm_worker.context()
         self._fed = 0
 
     async def live(self, step: str, times: int, *, feeds: bool = True) -> None:
         """Start a worker, and feed its source until it is killed at a step."""
-        process = self._start(step, times)
+        process = self.start(step, times)
         try:
             deadline = monotonic() + ENDS_S
             while process.is_alive():
-                assert monotonic() < deadline, f"never {step}:\n{self._output}"
+                assert monotonic() < deadline, f"never {step}:\n{self.output}"
                 if feeds:
-                    await self._feed()
+                    await self.feed()
                 await asyncio.to_thread(process.join, 0.05)
-            assert process.exitcode == -signal.SIGKILL, f"{step}:\n{self._output}"
+            assert process.exitcode == -signal.SIGKILL, f"{step}:\n{self.output}"
         finally:
-            process.kill()
-            process.join()
+            end(process)
 
-    async def finish(self) -> None:
-        """Let a last worker come to the end of everything, and compare."""
-        process = self._start("none", 0)
+    async def compare(self, workers: Sequence[ForkServerProcess]) -> None:
+        """Let workers come to the end of everything and stop; compare."""
         try:
-            await self._until_complete()
-            assert process.is_alive(), self._output
-            os.kill(process.pid or 0, signal.SIGINT)
-            await asyncio.to_thread(process.join, ENDS_S)
-            assert process.exitcode == 0, self._output
+            await self._until_complete(workers)
+            for each in workers:
+                await self.stop(each)
         finally:
-            process.kill()
-            process.join()
+            for each in workers:
+                end(each)
         expected = Counter(range(self._fed))
         async with Log.attach(self._url, timeout_ms=60_000) as log:
             records = await read_whole(log, f"{self._pair[0]}-rows")
         topic = numbers_of((record.value or b"").decode() for _, record in records)
         assert topic == expected, differences("the topic", topic, expected)
-        found = await self._outside.target.found()
+        found = await self.outside.target.found()
         assert found == expected, differences("the target", found, expected)
 
-    async def _until_complete(self) -> None:
-        deadline = monotonic() + CATCHES_UP_S
-        while len(found := await self._outside.target.found()) < self._fed:
-            assert monotonic() < deadline, f"{len(found)} of {self._fed}:\n{self._output}"
-            await asyncio.sleep(0.1)
+    async def stop(self, worker: ForkServerProcess) -> None:
+        """Let a worker commit and end."""
+        os.kill(worker.pid or 0, signal.SIGINT)
+        await asyncio.to_thread(worker.join, ENDS_S)
+        assert worker.exitcode == 0, self.output
 
-    async def _feed(self) -> None:
-        await self._outside.origin.feed(range(self._fed, self._fed + 4))
+    async def feed(self) -> None:
+        """Give the source some rows more."""
+        await self.outside.origin.feed(range(self._fed, self._fed + 4))
         self._fed += 4
 
-    def _start(self, step: str, times: int) -> Any:
-        life = Life(
-            self._path, self._url, self._pair, self._outside.settings, step=step, times=times
-        )
+    def start(
+        self, step: str = "none", times: int = 0, instance_id: str | None = "one"
+    ) -> ForkServerProcess:
+        """Start a worker."""
+        settings = self.outside.settings
+        life = Life(self._path, self._url, self._pair, settings, step, times, instance_id)
         return warm_worker.start(self._at, life)
 
+    async def _until_complete(self, workers: Sequence[ForkServerProcess]) -> None:
+        deadline = monotonic() + CATCHES_UP_S
+        while len(found := await self.outside.target.found()) < self._fed:
+            assert monotonic() < deadline, f"{len(found)} of {self._fed}:\n{self.output}"
+            assert all(each.is_alive() for each in workers), self.output
+            await asyncio.sleep(0.3)
+
     @property
-    def _output(self) -> str:
+    def output(self) -> str:
+        """The end of what all workers have written."""
         return warm_worker.output_of(self._path)
+
+
+class Group:
+    """Three workers that share the tasks of a pair, and what happens to them."""
+
+    def __init__(self, lives: Lives, broker: BrokerProcess) -> None:
+        self._lives, self._broker = lives, broker
+        self.workers = [self._start() for _ in range(3)]
+
+    async def suffer(self, number: int) -> str:
+        """Let the event of a number happen between rows; returns its name."""
+        await self._feed_for(1.0)
+        for each in self.workers:
+            assert each.is_alive(), self._lives.output
+        worker = self.workers.pop(0)
+        events = (self.kill, self.suspend, self.leave, self.restart_outside, self.restart_broker)
+        event = events[number % EVENTS]
+        await event(worker)
+        await self._feed_for(0.5)
+        return event.__name__.replace("_", " ")
+
+    async def kill(self, worker: ForkServerProcess) -> None:
+        """SIGKILL; another worker comes before the session has ended."""
+        end(worker)
+        self.workers.append(self._start())
+
+    async def suspend(self, worker: ForkServerProcess) -> None:
+        """SIGSTOP beyond the session: others have its tasks when it goes on."""
+        self.workers.append(worker)
+        os.kill(worker.pid or 0, signal.SIGSTOP)
+        await self._feed_for(SUSPENDED_S)
+        os.kill(worker.pid or 0, signal.SIGCONT)
+
+    async def leave(self, worker: ForkServerProcess) -> None:
+        """SIGINT, and a new worker."""
+        await self._lives.stop(worker)
+        self.workers.append(self._start())
+
+    async def restart_outside(self, worker: ForkServerProcess) -> None:
+        """The server of both sides is killed."""
+        self.workers.append(worker)
+        await asyncio.to_thread(self._lives.outside.restart)
+
+    async def restart_broker(self, worker: ForkServerProcess) -> None:
+        """The broker that leads everything is killed."""
+        self.workers.append(worker)
+        await asyncio.to_thread(self._broker.kill_and_restart)
+
+    async def _feed_for(self, seconds: float) -> None:
+        until = monotonic() + seconds
+        while monotonic() < until:
+            await self._lives.feed()
+            await asyncio.sleep(0.05)
+
+    def _start(self) -> ForkServerProcess:
+        return self._lives.start(instance_id=None)
+
+
+def end(worker: ForkServerProcess) -> None:
+    """Kill a worker, and wait until it has ended."""
+    worker.kill()
+    worker.join()
 
 
 def differences(where: str, found: Counter[int], expected: Counter[int]) -> str:

@@ -640,9 +640,15 @@ RETRY_MS = 50
 """The pause before the second attempt to write a marker; it doubles with each attempt,"""
 RETRY_MS_MAX = 1_000
 """up to this limit."""
-NEEDLESS = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+NEEDLESS = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        ErrorCode.POLICY_VIOLATION,
+    }
+)
 """Nothing is left to decide: a newer instance of the producer, or of its coordinator, has written
-already."""
+already; or the topic has become a mirror, and the cluster that it follows has decided."""
 
 LeaderOf = Callable[[TransactionPartition], int | None]
 """Returns the leader of a partition; negative if there is none, None if the partition is gone."""

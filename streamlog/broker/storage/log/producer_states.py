@@ -198,6 +198,10 @@ class ProducerStates:
         """Iterate over producer ids and states."""
         return iter(self._producers.items())
 
+    def state(self, producer_id: int) -> ProducerState | None:
+        """Return what is known of a producer; None if nothing is."""
+        return self._producers.get(producer_id)
+
     def has_begun(self, producer_id: int, epoch: int) -> bool:
         """Whether the producer has an open transaction here in this epoch."""
         known = self._producers.get(producer_id)

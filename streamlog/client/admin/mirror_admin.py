@@ -1,0 +1,436 @@
+"""MirrorAdmin: links to other clusters, and the topics that they mirror.
+
+The metadata says which links and mirror topics there are, and what was decided about them; how far
+a mirror is, only the leader of each partition knows. So a description asks all brokers and joins
+their answers. A partition whose leader does not answer is left out of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import msgspec
+
+from streamlog.client.admin.admin_area import AdminArea, check, raise_refused
+from streamlog.errors import StreamlogError
+from streamlog.protocol.messages.metadata_log import LinkSetting
+from streamlog.protocol.messages.mirror_messages import (
+    AlterableMirror,
+    AlterLinkRequest,
+    AlterLinkResponse,
+    AlterMirrorsRequest,
+    AlterMirrorsResponse,
+    ChangedLinkSetting,
+    CreateLinkRequest,
+    CreateLinkResponse,
+    DeleteLinkRequest,
+    DeleteLinkResponse,
+    DescribedMirror,
+    DescribedMirrorPartition,
+    DescribeMirrorsRequest,
+    DescribeMirrorsResponse,
+)
+
+SILENT_MS: Final = 10_000
+"""A source that has not answered for this long counts as unavailable."""
+LAGGING_MS: Final = 10_000
+"""A mirror that has not had everything for this long is lagging."""
+_ACTIVE, _PAUSED, _STOPPED, _PROMOTED = 0, 1, 2, 3
+"""What was decided about a mirror topic, by the protocol's numbers."""
+_Reports: TypeAlias = dict[int, tuple[int, DescribedMirrorPartition]]
+"""The leader of each partition, and what it tells."""
+
+
+class MirrorStatus(StrEnum):
+    """The state of a mirror topic: what was decided, and otherwise what its leaders see."""
+
+    INITIAL = "INITIAL"
+    """The source has not answered for all of its partitions yet."""
+    ACTIVE = "ACTIVE"
+    """It has everything, or had so a moment ago."""
+    PAUSED = "PAUSED"
+    """It copies nothing until it is resumed."""
+    LAGGING = "LAGGING"
+    """It copies, and has been behind for longer than `LAGGING_MS`."""
+    SOURCE_UNAVAILABLE = "SOURCE_UNAVAILABLE"
+    """The source of a partition has not answered for longer than `SILENT_MS`."""
+    DIVERGED = "DIVERGED"
+    """The source contradicts what may not be cut here, so a partition is not copied any more."""
+    STOPPED = "STOPPED"
+    """It can't be continued, for the reason that it names."""
+    PROMOTED = "PROMOTED"
+    """It is a topic of this cluster."""
+
+
+class LinkDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A link to another cluster."""
+
+    name: str
+    source_cluster_id: str
+    settings: Mapping[str, str]
+    """The settings that were given; secrets are references."""
+    troubles: Mapping[int, str]
+    """Why brokers can't use the link or reach its source, by broker."""
+    mirrors: int
+    """The topics that it mirrors, without promoted ones."""
+
+
+class MirrorPartitionDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of a mirror topic, as its leader knows it."""
+
+    partition: int
+    leader: int
+    log_start_offset: int
+    log_end_offset: int
+    source_end_offset: int | None
+    """The end of the committed records at the source, by its last answer; None before one."""
+    lag_records: int | None
+    lag_bytes: int | None
+    """An estimate by the mean size of the records that are here."""
+    lag_ms: int | None
+    """The time since the mirror had everything that the source had."""
+    silent_ms: int | None
+    """The time since the last answer of the source."""
+    trouble: str
+    """Why it is not copied any more; empty if it is."""
+
+
+class MirrorDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that is a mirror, or was one before it was promoted."""
+
+    name: str
+    topic_id: bytes
+    link: str
+    """Empty if the link was deleted, which is possible after the promotion."""
+    source_topic: str
+    status: MirrorStatus
+    reason: str
+    """Why it is in this state; empty if there is nothing to say."""
+    since_ms: int
+    """When the state began, in ms since 1970."""
+    num_partitions: int
+    partitions: tuple[MirrorPartitionDescription, ...]
+    """Those whose leaders have answered and copy; ascending."""
+
+    @property
+    def lag_records(self) -> int | None:
+        """Records that it lacks; None if no partition tells."""
+        return _total(each.lag_records for each in self.partitions)
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """Bytes that it lacks, estimated; None if no partition tells."""
+        return _total(each.lag_bytes for each in self.partitions)
+
+    @property
+    def lag_ms(self) -> int | None:
+        """The time since the partition that lags most had everything; None if none tells."""
+        return max((p.lag_ms for p in self.partitions if p.lag_ms is not None), default=None)
+
+
+class MirrorsDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """All links and mirror topics of a cluster."""
+
+    cluster_id: str
+    links: tuple[LinkDescription, ...]
+    mirrors: tuple[MirrorDescription, ...]
+    silent: Mapping[int, str]
+    """Why brokers have not answered, by broker: partitions that they lead are not described."""
+
+
+class MirrorAdmin(AdminArea):
+    """Creates and describes links, and alters mirror topics."""
+
+    async def create_link(
+        self,
+        name: str,
+        settings: Mapping[str, str],
+        *,
+        source_cluster_id: str,
+        validate_only: bool = False,
+    ) -> None:
+        """Create a link; brokers then mirror the topics that its patterns name.
+
+        Args:
+            name: its name.
+            settings: by name; docs/configuration.md lists them.
+            source_cluster_id: the cluster that the addresses lead to. A link copies nothing when
+                they lead to another one.
+            validate_only: check the request, and create nothing.
+
+        Raises:
+            LogError: a link of this name exists, it leads to this cluster itself, or a setting is
+                wrong.
+        """
+        request = CreateLinkRequest(
+            name=name,
+            source_cluster_id=source_cluster_id,
+            settings=[LinkSetting(name=each, value=value) for each, value in settings.items()],
+            validate_only=validate_only,
+        )
+
+        def read(answer: CreateLinkResponse) -> None:
+            check(f"create link {name!r}", answer.error_code, answer.error_message)
+
+        await self._ask_controller(request, CreateLinkResponse, read)
+
+    async def alter_link(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Change settings of a link, all of them or none; None restores a default.
+
+        Raises:
+            LogError: there is no such link, or a setting is wrong.
+        """
+        request = AlterLinkRequest(
+            name=name,
+            settings=[
+                ChangedLinkSetting(name=each, value=value) for each, value in changes.items()
+            ],
+        )
+
+        def read(answer: AlterLinkResponse) -> None:
+            check(f"alter link {name!r}", answer.error_code, answer.error_message)
+
+        await self._ask_controller(request, AlterLinkResponse, read)
+
+    async def delete_link(self, name: str) -> None:
+        """Delete a link that mirrors no topic any more.
+
+        Raises:
+            LogError: there is no such link, or it still mirrors topics.
+        """
+
+        def read(answer: DeleteLinkResponse) -> None:
+            check(f"delete link {name!r}", answer.error_code, answer.error_message)
+
+        await self._ask_controller(DeleteLinkRequest(name=name), DeleteLinkResponse, read)
+
+    async def pause_mirrors(self, topics: Collection[str]) -> None:
+        """Let mirror topics copy nothing until they are resumed.
+
+        Raises:
+            LogError: a topic is no mirror, or is stopped; the other ones are paused.
+        """
+        await self._alter_mirrors("pause", topics, _PAUSED)
+
+    async def resume_mirrors(self, topics: Collection[str]) -> None:
+        """Let mirror topics that are paused or stopped copy again.
+
+        Raises:
+            LogError: a topic is no mirror; the other ones are resumed.
+        """
+        await self._alter_mirrors("resume", topics, _ACTIVE)
+
+    async def _alter_mirrors(self, what: str, topics: Collection[str], state: int) -> None:
+        request = AlterMirrorsRequest(
+            wall_ms=self._cluster.clock.wall_ms(),
+            topics=[AlterableMirror(name=each, state=state) for each in topics],
+        )
+
+        def read(answer: AlterMirrorsResponse) -> None:
+            check(f"{what} mirrors", answer.error_code, answer.error_message)
+            outcomes = [(each.name, each.error_code, each.error_message) for each in answer.topics]
+            raise_refused(what, outcomes)
+
+        await self._ask_controller(request, AlterMirrorsResponse, read)
+
+    async def describe_mirrors(self) -> MirrorsDescription:
+        """Return all links and mirror topics, with what the leaders of their partitions know.
+
+        Raises:
+            UnsupportedVersion: the brokers are not streamlog's.
+            LogError: the user may not describe the cluster.
+            ConnectionLost: no broker answers.
+        """
+        answers: dict[int, DescribeMirrorsResponse] = {}
+        failures: dict[int, StreamlogError] = {}
+
+        async def question(node_id: int) -> None:
+            try:
+                answer = await self._cluster.call(
+                    node_id, DescribeMirrorsRequest(), DescribeMirrorsResponse
+                )
+                check("describe mirrors", answer.error_code, answer.error_message)
+            except StreamlogError as error:
+                failures[node_id] = error
+            else:
+                answers[node_id] = answer
+
+        async def attempt() -> None:
+            answers.clear()
+            failures.clear()
+            nodes = await self._cluster.nodes()
+            async with asyncio.TaskGroup() as group:
+                for node_id in nodes:
+                    group.create_task(question(node_id))
+            # One answer is enough: it has the links and states, and the rest is named as silent.
+            if not answers:
+                raise next(iter(failures.values()))
+
+        await self._cluster.retrying(attempt)
+        silent = {node_id: str(error) for node_id, error in sorted(failures.items())}
+        return join_answers(answers, silent, self._cluster.clock.wall_ms())
+
+
+def join_answers(
+    answers: Mapping[int, DescribeMirrorsResponse], silent: Mapping[int, str], wall_ms: int
+) -> MirrorsDescription:
+    """Join the answers of brokers, at least one, into one description. Pure.
+
+    Args:
+        answers: by broker.
+        silent: why the other brokers have not answered.
+        wall_ms: now, in ms since 1970.
+    """
+    # Brokers apply the metadata one after another: the one that knows most links and mirrors is the
+    # freshest, as far as this can be told.
+    freshest = max(answers.values(), key=lambda each: (len(each.links), len(each.topics)))
+    reports = _reports(answers)
+    names = {each.link_id: each.name for each in freshest.links}
+    # Each broker connects by itself, so that one may be cut off from the source and others not.
+    troubles: dict[bytes, dict[int, str]] = {}
+    for node_id, answer in sorted(answers.items()):
+        for link in answer.links:
+            if link.trouble:
+                troubles.setdefault(link.link_id, {})[node_id] = link.trouble
+    mirrors = tuple(
+        _mirror(
+            each,
+            names.get(each.link_id, ""),
+            reports.get(each.topic_id, {}),
+            (next(iter(troubles.get(each.link_id, {}).values()), ""), wall_ms),
+        )
+        for each in freshest.topics
+    )
+    links = tuple(
+        LinkDescription(
+            name=each.name,
+            source_cluster_id=each.source_cluster_id,
+            settings={setting.name: setting.value for setting in each.settings},
+            troubles=troubles.get(each.link_id, {}),
+            mirrors=sum(
+                mirror.link_id == each.link_id and mirror.state != _PROMOTED
+                for mirror in freshest.topics
+            ),
+        )
+        for each in freshest.links
+    )
+    return MirrorsDescription(
+        cluster_id=freshest.cluster_id, links=links, mirrors=mirrors, silent=silent
+    )
+
+
+def _reports(answers: Mapping[int, DescribeMirrorsResponse]) -> dict[bytes, _Reports]:
+    """Return what leaders know of each partition, by topic id and number."""
+    found: dict[bytes, _Reports] = {}
+    parts = [
+        (topic.topic_id, node_id, part)
+        for node_id, answer in sorted(answers.items())
+        for topic in answer.topics
+        for part in topic.partitions
+    ]
+    for topic_id, node_id, part in parts:
+        known = found.setdefault(topic_id, {})
+        before = known.get(part.partition_index)
+        # Until a former leader hears of its successor, both answer.
+        if before is None or before[1].leader_epoch < part.leader_epoch:
+            known[part.partition_index] = node_id, part
+    return found
+
+
+def _mirror(
+    topic: DescribedMirror,
+    link: str,
+    reports: _Reports,
+    situation: tuple[str, int],
+) -> MirrorDescription:
+    """Describe a mirror; `situation` is the trouble of its link, if any, and the time."""
+    partitions = tuple(_partition(*reports[number]) for number in sorted(reports))
+    # Its leaders copy nothing any more, and one that has not heard of it yet would show a lag.
+    if topic.state == _PROMOTED:
+        partitions = ()
+    status, reason, since_ms = _status(topic, partitions, *situation)
+    return MirrorDescription(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        link=link,
+        source_topic=topic.source_topic,
+        status=status,
+        reason=reason,
+        since_ms=since_ms,
+        num_partitions=topic.num_partitions,
+        partitions=partitions,
+    )
+
+
+def _partition(leader: int, part: DescribedMirrorPartition) -> MirrorPartitionDescription:
+    end = _known(part.source_end_offset)
+    return MirrorPartitionDescription(
+        partition=part.partition_index,
+        leader=leader,
+        log_start_offset=part.log_start_offset,
+        log_end_offset=part.log_end_offset,
+        source_end_offset=end,
+        lag_records=None if end is None else max(0, end - part.log_end_offset),
+        lag_bytes=_known(part.lag_bytes),
+        lag_ms=_known(part.lag_ms),
+        silent_ms=_known(part.silent_ms),
+        trouble=part.trouble,
+    )
+
+
+def _status(
+    topic: DescribedMirror,
+    partitions: Collection[MirrorPartitionDescription],
+    trouble: str,
+    wall_ms: int,
+) -> tuple[MirrorStatus, str, int]:
+    """Return a mirror's state, why, and since when."""
+    decided = {
+        _PAUSED: MirrorStatus.PAUSED,
+        _STOPPED: MirrorStatus.STOPPED,
+        _PROMOTED: MirrorStatus.PROMOTED,
+    }.get(topic.state)
+    if decided is not None:
+        return decided, topic.reason, topic.since_ms
+    return _seen(topic, partitions, trouble, wall_ms)
+
+
+def _seen(
+    topic: DescribedMirror,
+    partitions: Collection[MirrorPartitionDescription],
+    trouble: str,
+    wall_ms: int,
+) -> tuple[MirrorStatus, str, int]:
+    """Return the state of a mirror that is to copy."""
+    # The worst comes first: a mirror that has diverged does not move, whether it is reached or not.
+    for each in partitions:
+        if each.trouble:
+            return MirrorStatus.DIVERGED, f"{topic.name}-{each.partition}: {each.trouble}", wall_ms
+    heard = [each for each in partitions if each.silent_ms is not None]
+    silent_ms = max((each.silent_ms or 0 for each in heard), default=0)
+    if silent_ms > SILENT_MS:
+        reason = f"the source has not answered for {silent_ms // 1000} s"
+        reason += f": {trouble}" if trouble else ""
+        return MirrorStatus.SOURCE_UNAVAILABLE, reason, wall_ms - silent_ms
+    if len(heard) < topic.num_partitions:
+        # A source that was never reached: no partition is silent yet, and the link says why.
+        status = MirrorStatus.SOURCE_UNAVAILABLE if trouble else MirrorStatus.INITIAL
+        missing = f"{topic.num_partitions - len(heard)} partitions are not read yet"
+        return status, trouble or missing, topic.since_ms
+    lag_ms = max((each.lag_ms or 0 for each in partitions), default=0)
+    if lag_ms > LAGGING_MS:
+        return MirrorStatus.LAGGING, "", wall_ms - lag_ms
+    return MirrorStatus.ACTIVE, "", topic.since_ms
+
+
+def _known(value: int) -> int | None:
+    """Return a number of the protocol, in which -1 stands for "not known"."""
+    return None if value < 0 else value
+
+
+def _total(values: Iterable[int | None]) -> int | None:
+    known = [each for each in values if each is not None]
+    return sum(known) if known else None
