@@ -57,6 +57,7 @@ COMMANDS: Final = {
     "quotas": "access_commands:quotas",
     "dlq": "dlq_command:dlq",
     "cluster": "cluster_command:cluster",
+    "mirror": "operate.mirror_command:mirror",
     "canary": "operate.canary_command:canary",
     "generate": "operate.generate_command:generate",
     "contracts": "operate.contracts_command:contracts",

@@ -1,0 +1,447 @@
+"""`streamlog mirror`: links to other clusters, and the topics that they mirror.
+
+All commands ask the cluster that has the mirrors (`--log`). `create` asks the source, too, before
+anything is made: a wrong address, login or pattern is an error of the command, and not a link that
+copies nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.table import Table as Grid
+
+from streamlog.broker.config.link import LINK_SECURITY, LinkConfig
+from streamlog.broker.mirroring.link_runner import rules_of
+from streamlog.cli.session import LogOption, Session, ask, run
+from streamlog.cli.terminal import out, parse_name_values, say
+from streamlog.client.admin import (
+    Admin,
+    LinkDescription,
+    MirrorDescription,
+    MirrorsDescription,
+    MirrorStatus,
+)
+from streamlog.errors import ConnectionLost, RequestTimedOut, UsageError, quantity
+from streamlog.log import Log
+from streamlog.properties import resolve
+from streamlog.protocol.schema import id_text
+from streamlog.transport.client_connection import TcpTransport
+from streamlog.transport.security import Security
+
+KAFKA, KAFKA_TLS = "kafka://", "kafka+ssl://"
+CONNECT_MS = 10_000
+CLIENT_ID = "streamlog-cli"
+DEFAULT_PORT = 9092
+TOPICS_SHOWN = 5
+BOOTSTRAP, PROTOCOL = "bootstrap.servers", "security.protocol"
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LinkOption = Annotated[
+    str | None, typer.Option("--link", metavar="NAME", help="All mirrors of this link.")
+]
+TopicArguments = Annotated[
+    list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Mirror topics.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="A setting of the link; docs/configuration.md#links."
+    ),
+]
+
+SourceOption = Annotated[
+    str,
+    typer.Option(
+        "--source",
+        metavar="URL",
+        help="The source, kafka://HOST:PORT[,HOST:PORT...], or kafka+ssl:// with TLS.",
+    ),
+]
+PatternOption = Annotated[
+    str,
+    typer.Option(
+        "--topics", metavar="PATTERN", help="Regular expressions, with commas between them."
+    ),
+]
+GroupsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--groups",
+        metavar="PATTERN",
+        help="Groups whose committed offsets are copied, too. Default: none.",
+    ),
+]
+PrefixOption = Annotated[
+    str, typer.Option("--prefix", metavar="P", help="Written before the names of topics here.")
+]
+
+mirror = typer.Typer(help="Topics that are copied from other clusters.", no_args_is_help=True)
+
+
+class SourceLook(msgspec.Struct, frozen=True):
+    """What `create` has found at the source."""
+
+    cluster_id: str
+    topics: list[str]
+    """All but internal ones."""
+
+
+@mirror.command("create")
+def create_link(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The link's name.")],
+    *,
+    source: SourceOption,
+    topics: PatternOption,
+    groups: GroupsOption = None,
+    prefix: PrefixOption = "",
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+    log: LogOption = None,
+) -> None:
+    """Link this cluster to a source, and mirror the topics that match."""
+    given = parse_name_values("--set", settings or ())
+    wanted = link_settings(source, given | {"topics": topics, "prefix": prefix})
+    if groups is not None:
+        wanted["groups"] = groups
+    config = LinkConfig.of(wanted)
+    look = run(look_at(source, wanted))
+    session: Session = context.obj
+    # What the controller refuses comes first: a link to this cluster itself matches no topic, too.
+    create = partial(_create, name=name, settings=wanted, source=look.cluster_id)
+    there = ask(session, log, partial(create, only_checks=True))
+    # With the rules of the brokers, so that the command names exactly what they will mirror.
+    names = [found for each in look.topics if (found := rules_of(config).name_of(each)) is not None]
+    if not names:
+        known = _some(look.topics) if look.topics else "none"
+        raise UsageError(
+            f"no topic of the source matches {topics!r}; its topics: {known}. A pattern has to"
+            " match the whole name"
+        )
+    ask(session, log, partial(create, only_checks=False))
+    if as_json:
+        say(json.dumps({"link": name, "source": look.cluster_id, "topics": names}))
+        return
+    say(
+        f"link {name} mirrors {quantity(len(names), 'topic')} of cluster {look.cluster_id}:"
+        f" {_some(names)}"
+    )
+    if taken := sorted(there & {*names}):
+        say(
+            f"{_some(taken)} exist here already: they are mirrored only if they have the history of"
+            " the source; otherwise create a link with --prefix",
+            err=True,
+        )
+    where = "" if log is None else f" --log {log}"
+    say(f"how far they are: streamlog mirror describe {name}{where}")
+
+
+async def _create(
+    admin: Admin, *, name: str, settings: Mapping[str, str], source: str, only_checks: bool
+) -> set[str]:
+    """Create a link, or check that it can be; return the topics of this cluster."""
+    await admin.create_link(name, settings, source_cluster_id=source, validate_only=only_checks)
+    return {each.name for each in await admin.list_topics()}
+
+
+def link_settings(source: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a link to a URL; those that are given count.
+
+    Raises:
+        UsageError: the URL is not that of a cluster.
+    """
+    scheme = next((each for each in (KAFKA_TLS, KAFKA) if source.startswith(each)), None)
+    if scheme is None or source == scheme:
+        raise UsageError(f"--source {source!r}: write kafka://HOST:PORT, or kafka+ssl://HOST:PORT")
+    addresses = [each.strip() for each in source.removeprefix(scheme).rstrip("/").split(",")]
+    # The brokers get addresses with ports: a link has no default, as it may lead anywhere.
+    with_ports = (each if ":" in each else f"{each}:{DEFAULT_PORT}" for each in addresses)
+    found = {BOOTSTRAP: ",".join(with_ports)}
+    # The scheme alone has to encrypt, as for a client: nothing is sent in clear by an omission.
+    if scheme == KAFKA_TLS and PROTOCOL not in given:
+        found[PROTOCOL] = "SASL_SSL" if "sasl.mechanism" in given else "SSL"
+    return found | {name: value for name, value in given.items() if value}
+
+
+async def look_at(source: str, settings: Mapping[str, str]) -> SourceLook:
+    """Connect to a source as its link would, and return its topics.
+
+    Raises:
+        ConfigError: a secret can't be read here, or the settings contradict each other.
+        ConnectionLost: none of the addresses can be reached.
+        AuthenticationFailed: the source refuses the login, or this side its certificate.
+    """
+    login = {
+        name: resolve(name, value)
+        for name, value in settings.items()
+        if name.startswith(LINK_SECURITY)
+    }
+    security = Security.of(login).loaded()
+    # Before the client, which tries for a minute, so that a wrong address is reported at once.
+    await _connect_once(settings[BOOTSTRAP], security)
+    async with Log.open(source, security=security) as log:
+        listed = await log.admin().list_topics()
+        return SourceLook(log.cluster_id, [each.name for each in listed])
+
+
+async def _connect_once(addresses: str, security: Security) -> None:
+    """Raise ConnectionLost unless one of the addresses answers."""
+    reasons = []
+    for each in addresses.split(","):
+        host, _, port = each.rpartition(":")
+        try:
+            transport = await TcpTransport.connect(
+                host.strip("[]"),
+                int(port),
+                client_id=CLIENT_ID,
+                timeout_ms=CONNECT_MS,
+                security=security,
+            )
+        except (ConnectionLost, RequestTimedOut) as error:
+            reasons.append(str(error))
+        else:
+            await transport.close()
+            return
+    raise ConnectionLost(f"the source can't be reached, nothing was created: {'; '.join(reasons)}")
+
+
+@mirror.command("list")
+def list_links(
+    context: typer.Context, *, as_json: JsonOption = False, log: LogOption = None
+) -> None:
+    """Print all links."""
+    session: Session = context.obj
+    found = ask(session, log, lambda admin: admin.describe_mirrors())
+    if as_json:
+        say(json.dumps([_link_json(each) for each in found.links]))
+        return
+    grid = Grid("link", "source cluster", "addresses", "topics", "mirrors", "lag", "trouble")
+    for each in found.links:
+        own = [one for one in found.mirrors if one.link == each.name]
+        grid.add_row(
+            each.name,
+            each.source_cluster_id,
+            each.settings.get(BOOTSTRAP, ""),
+            each.settings.get("topics", ""),
+            str(each.mirrors),
+            _lag_text(max((one.lag_ms or 0 for one in own), default=0)),
+            next(iter(each.troubles.values()), ""),
+        )
+    out().print(grid)
+
+
+@mirror.command("describe")
+def describe_link(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One link.")] = None,
+    *,
+    as_json: JsonOption = False,
+    log: LogOption = None,
+) -> None:
+    """Print links with their settings, and the state of each mirror topic."""
+    session: Session = context.obj
+    found = ask(session, log, lambda admin: admin.describe_mirrors())
+    links = [each for each in found.links if name in (None, each.name)]
+    if name is not None and not links:
+        raise UsageError(_no_link(name, found))
+    mirrors = [each for each in found.mirrors if name in (None, each.link)]
+    if as_json:
+        say(
+            json.dumps(
+                {
+                    "cluster_id": found.cluster_id,
+                    "links": [_link_json(each) for each in links],
+                    "mirrors": [_mirror_json(each) for each in mirrors],
+                    "silent": {str(node): why for node, why in found.silent.items()},
+                }
+            )
+        )
+        return
+    for each in links:
+        _show_link(each)
+    out().print(_mirrors_grid(mirrors))
+    # To standard error, so that the table stays one for programs that read it.
+    for node, why in found.silent.items():
+        say(f"broker {node} does not answer, so that what it leads is missing: {why}", err=True)
+
+
+def _show_link(link: LinkDescription) -> None:
+    say(f"link {link.name} to cluster {link.source_cluster_id}")
+    for name, value in sorted(link.settings.items()):
+        say(f"  {name}={value}")
+    for node, trouble in link.troubles.items():
+        say(f"  broker {node}: {trouble}")
+
+
+def _mirrors_grid(mirrors: Iterable[MirrorDescription]) -> Grid:
+    grid = Grid("topic", "source topic", "state", "since", "records", "bytes", "seconds", "reason")
+    for each in mirrors:
+        is_promoted = each.status is MirrorStatus.PROMOTED
+        grid.add_row(
+            each.name,
+            each.source_topic,
+            each.status.value,
+            _time_text(each.since_ms),
+            *(
+                ("", "", "")
+                if is_promoted
+                else (
+                    _number_text(each.lag_records),
+                    _number_text(each.lag_bytes),
+                    "?" if each.lag_ms is None else _lag_text(each.lag_ms),
+                )
+            ),
+            each.reason,
+        )
+    return grid
+
+
+@mirror.command("alter")
+def alter_link(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The link.")],
+    *,
+    settings: SetOption = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="A setting that returns to its default."),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Change settings of a link, all of them or none."""
+    changes: dict[str, str | None] = {**parse_name_values("--set", settings or ())}
+    changes |= dict.fromkeys(unset or ())
+    if not changes:
+        raise UsageError("nothing to change: give --set NAME=VALUE or --unset NAME")
+    session: Session = context.obj
+    ask(session, log, lambda admin: admin.alter_link(name, changes))
+    say(f"link {name} is altered")
+
+
+@mirror.command("delete")
+def delete_link(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The link.")],
+    *,
+    as_json: JsonOption = False,
+    log: LogOption = None,
+) -> None:
+    """Delete a link that mirrors no topic any more."""
+    session: Session = context.obj
+    ask(session, log, lambda admin: admin.delete_link(name))
+    say(json.dumps({"deleted": name}) if as_json else f"link {name} is deleted")
+
+
+@mirror.command("pause")
+def pause(
+    context: typer.Context,
+    topics: TopicArguments = None,
+    *,
+    link: LinkOption = None,
+    as_json: JsonOption = False,
+    log: LogOption = None,
+) -> None:
+    """Let mirror topics copy nothing until they are resumed."""
+    session: Session = context.obj
+    states = {MirrorStatus.PAUSED, MirrorStatus.STOPPED, MirrorStatus.PROMOTED}
+
+    async def question(admin: Admin) -> list[str]:
+        wanted = await _chosen(admin, topics or [], link, without=states)
+        if wanted:
+            await admin.pause_mirrors(wanted)
+        return wanted
+
+    _say_done("paused", ask(session, log, question), as_json=as_json)
+
+
+@mirror.command("resume")
+def resume(
+    context: typer.Context,
+    topics: TopicArguments = None,
+    *,
+    link: LinkOption = None,
+    as_json: JsonOption = False,
+    log: LogOption = None,
+) -> None:
+    """Let mirror topics that are paused or stopped copy again."""
+    session: Session = context.obj
+    # Those of a link that are stopped have a reason, so they are resumed by name only.
+    states = {*MirrorStatus} - {MirrorStatus.PAUSED}
+
+    async def question(admin: Admin) -> list[str]:
+        wanted = await _chosen(admin, topics or [], link, without=states)
+        if wanted:
+            await admin.resume_mirrors(wanted)
+        return wanted
+
+    _say_done("resumed", ask(session, log, question), as_json=as_json)
+
+
+async def _chosen(
+    admin: Admin, topics: Sequence[str], link: str | None, *, without: set[MirrorStatus]
+) -> list[str]:
+    """Return the topics that are named, or those of a link that are in no state of `without`."""
+    if bool(topics) == (link is not None):
+        raise UsageError("name mirror topics, or all those of a link by --link NAME")
+    if topics:
+        return [*topics]
+    found = await admin.describe_mirrors()
+    if link not in {each.name for each in found.links}:
+        raise UsageError(_no_link(str(link), found))
+    return [each.name for each in found.mirrors if each.link == link and each.status not in without]
+
+
+def _say_done(what: str, topics: Sequence[str], *, as_json: bool) -> None:
+    if as_json:
+        say(json.dumps({what: [*topics]}))
+    else:
+        say(f"{quantity(len(topics), 'topic')} {what}" + (f": {_some(topics)}" if topics else ""))
+
+
+def _no_link(name: str, found: MirrorsDescription) -> str:
+    names = [each.name for each in found.links]
+    return f"there is no link {name!r}: " + (
+        f"the links are {', '.join(names)}" if names else "there are no links"
+    )
+
+
+def _link_json(link: LinkDescription) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(link, str_keys=True)
+    return built
+
+
+def _mirror_json(mirror: MirrorDescription) -> dict[str, Any]:
+    built: dict[str, Any] = msgspec.to_builtins(mirror)
+    lags = {
+        "lag_records": mirror.lag_records,
+        "lag_bytes": mirror.lag_bytes,
+        "lag_ms": mirror.lag_ms,
+    }
+    return built | {"topic_id": id_text(mirror.topic_id)} | lags
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:TOPICS_SHOWN])
+    more = len(names) - TOPICS_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _number_text(value: int | None) -> str:
+    return "?" if value is None else str(value)
+
+
+def _lag_text(lag_ms: int) -> str:
+    return f"{lag_ms / 1000:.1f}"
+
+
+def _time_text(wall_ms: int) -> str:
+    if not wall_ms:
+        return ""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")

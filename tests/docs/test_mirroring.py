@@ -1,0 +1,43 @@
+"""docs/mirroring.md: its commands run one after another, and its states are those of Admin."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from streamlog.cli.operate.mirror_command import mirror
+from streamlog.cli.session import Session
+from streamlog.client.admin import MirrorStatus
+from tests.cli.operate.test_mirror_command import two_clusters
+from tests.docs.commands import BLOCK, check
+
+TEXT = (Path(__file__).parent.parent.parent / "docs" / "mirroring.md").read_text()
+SOURCE, TARGET = "kafka://east-1:9092,east-2:9092", "kafka://localhost:9092"
+REFUSED = "streamlog mirror delete east"
+"""The page says that it is refused while the link mirrors topics."""
+
+
+def test_the_commands_run_in_their_order() -> None:
+    lines = [line for _, block in BLOCK.findall(TEXT) for line in block.splitlines()]
+    assert len(lines) > 6
+    with two_clusters() as clusters:
+        for line in lines:
+            check(line.removeprefix("streamlog "))
+            if SOURCE not in line and "--source" in line:
+                continue  # It needs a cluster with a login.
+            at = line.replace(SOURCE, clusters.source).replace(TARGET, clusters.target)
+            words = shlex.split(at)
+            assert words[:2] == ["streamlog", "mirror"]
+            result = CliRunner().invoke(mirror, words[2:], obj=Session())
+            assert (result.exit_code != 0) == line.startswith(REFUSED), (line, result.output)
+            if words[2] == "create":
+                clusters.until(lambda each: "east.orders" in each)
+
+
+def test_the_states_are_those_that_commands_print() -> None:
+    assert {each.value for each in MirrorStatus} == {
+        *re.findall(r"^\| ([A-Z_]+) \|", TEXT, re.MULTILINE)
+    }
