@@ -776,6 +776,29 @@ def test_the_group_follows_a_transactional_target_at_intervals(kind: type[Sink[s
     asyncio.run(story())
 
 
+def test_a_fenced_task_leaves_the_group_where_its_successor_has_put_it() -> None:
+    async def story() -> None:
+        clock, target = Clock(), Target()
+        group = Group(Random(0), 20)
+        runner = make(Table, target, group, clock, records=1)
+        runner.assign(dict.fromkeys(PARTS, GroupPosition(0)))
+        await runner.work()
+        runner.seeks.clear()
+        for _ in range(2):
+            await flushed(runner, group, PARTS[0], 2)
+        await TableTask(target).recover(PARTS)
+        columns, position = group.read(PARTS[0], runner.committed[PARTS[0]], 2)
+        await runner.take(PARTS[0], columns, position)
+        with pytest.raises(Fenced):
+            await runner.work()
+        group.offsets[PARTS[0]] = (position + 9, "")
+        clock.ms += FOLLOW_MS
+        await runner.work(at_once=True)
+        assert group.offsets[PARTS[0]] == (position + 9, "")
+
+    asyncio.run(story())
+
+
 def test_revoked_partitions_are_committed_first() -> None:
     async def story() -> None:
         clock, target = Clock(), Target()
