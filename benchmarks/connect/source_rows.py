@@ -19,7 +19,7 @@ from benchmarks.connect.apps import WARM_UP
 from benchmarks.connect.debezium import debezium
 from benchmarks.connect.lab import STALL_TIMEOUT_S, Lab, Trial, TrialFailed, by_hand
 from benchmarks.connect.orders import SYSLOG_5424, TABLE, encoded
-from benchmarks.connect.report import ratio, told
+from benchmarks.connect.report import cpu_ratio, ratio, told
 from benchmarks.engine.environment import Environment
 from benchmarks.harness import Reading, cpu_of
 from conformance.kafka import Unavailable
@@ -83,6 +83,7 @@ async def tail(lab: Lab, records: int, where: Environment) -> AsyncIterator[Read
         for reading in told(f"{name}, a file", peer):
             yield reading
         yield ratio(f"Tail / {name}", ours, peer, least=least)
+        yield cpu_ratio(f"Tail / {name}, by CPU time", ours, peer)
 
 
 def _lines(numbers: range) -> bytes:
