@@ -59,6 +59,7 @@ from streamlog.broker.lag.next_records import NextRecords
 from streamlog.broker.log_maintenance import LogMaintenance
 from streamlog.broker.metrics.coordinator_metrics import group_metrics, transaction_metrics
 from streamlog.broker.metrics.log_metrics import disk_metrics, log_metrics, maintenance_metrics
+from streamlog.broker.mirroring.lost_and_found import LostAndFound
 from streamlog.broker.mirroring.mirror_figures import mirror_metrics
 from streamlog.broker.mirroring.mirror_requests import MirrorRequests
 from streamlog.broker.mirroring.mirrors import Mirrors
@@ -140,7 +141,7 @@ class Broker:
             mode=directory.config.flush,
         )
         self._replicas, self._replica_fetches = self._make_replicas()
-        self._mirrors, mirrors = self._make_mirrors()
+        self._mirrors, mirrors = self._make_mirrors(threads)
         self._coordinator, self._transactions = self._make_coordinators()
         self._groups, self._verification, self._transacting = self._make_requests()
         self._metadata_requests = self._make_metadata_requests()
@@ -166,7 +167,7 @@ class Broker:
         """What a schema registry on this broker needs of it."""
         self._handlers = table_of(self._parts()) | self._own_handlers(mirrors)
 
-    def _make_mirrors(self) -> tuple[Mirrors, MirrorRequests]:
+    def _make_mirrors(self, threads: Threads) -> tuple[Mirrors, MirrorRequests]:
         member, clock, cluster_id = self._member, self._clock, self._directory.cluster_id
         mirrors = Mirrors(
             member.metadata,
@@ -175,6 +176,7 @@ class Broker:
             identity=member.identity,
             cluster_id=cluster_id,
             clock=clock,
+            lost_and_found=LostAndFound(self._directory, threads=threads),
         )
         return mirrors, MirrorRequests(member.metadata, mirrors, cluster_id=cluster_id, clock=clock)
 

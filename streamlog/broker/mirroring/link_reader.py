@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING
 
 from streamlog import repeated
 from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key, SourceFetcher
-from streamlog.broker.replication.mirror_reader import AskCut, AskEnds, RaiseEpoch, StopMirror
+from streamlog.broker.replication.mirror_reader import (
+    AskCut,
+    AskEnds,
+    KeepRecords,
+    RaiseEpoch,
+    StopMirror,
+)
 from streamlog.broker.replication.replication_quota import UNBOUNDED, ReplicationQuota
 from streamlog.errors import CorruptData, StreamlogError
 from streamlog.protocol.messages.produce_and_fetch import (
@@ -44,6 +50,8 @@ BeginEpoch = Callable[["MirrorCopy", int | None], Awaitable[None]]
 to cut. Another `MirrorCopy` reads in the new epoch. Raises StreamlogError without an answer."""
 Stop = Callable[["MirrorCopy", str], Awaitable[None]]
 """Tells the controller that a topic can't be mirrored any more, and why."""
+Keep = Callable[["MirrorCopy", int], Awaitable[None]]
+"""Keeps the records of a mirror from an offset on in a file. Raises StreamlogError."""
 
 _log = repeated.logger(__name__)
 
@@ -57,6 +65,7 @@ class LinkReader:
         clock: the time.
         begin_epoch: asks the controller for a leader epoch.
         stop: tells the controller that a topic can't be mirrored.
+        keep: keeps records in a file before they are cut.
         sizes: how much is fetched at once.
         bytes_per_s: how much this broker fetches per second; 0 without a limit.
     """
@@ -69,6 +78,7 @@ class LinkReader:
         clock: Clock,
         begin_epoch: BeginEpoch,
         stop: Stop,
+        keep: Keep,
         sizes: FetchSizes,
         bytes_per_s: int,
     ) -> None:
@@ -79,6 +89,7 @@ class LinkReader:
         self._clock = clock
         self._begin_epoch = begin_epoch
         self._stop = stop
+        self._keep = keep
         self._sizes = sizes
         self._quota = ReplicationQuota(bytes_per_s or UNBOUNDED)
         self._copies: dict[Key, MirrorCopy] = {}
@@ -178,6 +189,10 @@ class LinkReader:
                     await self._begin_epoch(copy, None)
                 case StopMirror(reason):
                     await self._stop(copy, reason)
+                case KeepRecords(offset):
+                    await self._keep(copy, offset)
+                    copy.on_kept(offset)
+                    self._look_again()
                 case AskEnds():
                     start, end = await self._find_ends(copy)
                     copy.on_ends(start, end, self._clock.now_ms())

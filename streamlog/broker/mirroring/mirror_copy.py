@@ -14,6 +14,7 @@ from streamlog import repeated
 from streamlog.broker.replication.mirror_reader import (
     AskCut,
     AskEnds,
+    KeepRecords,
     MirrorEffect,
     MirrorReader,
     RaiseEpoch,
@@ -67,7 +68,7 @@ class MirrorCopy:
         self.reader = reader
         self.source = source
         self._counts = counts
-        self.wanted: AskCut | RaiseEpoch | AskEnds | StopMirror | None = None
+        self.wanted: AskCut | KeepRecords | RaiseEpoch | AskEnds | StopMirror | None = None
         """What has to be asked or told before the reader fetches again."""
         self.moved_ms: int | None = None
         """When an answer of the source last came."""
@@ -143,6 +144,12 @@ class MirrorCopy:
             self._read_offsets()
             self._perform(self.reader.on_ends(start, end), b"", now_ms)
 
+    def on_kept(self, offset: int) -> None:
+        """Note that the records from `offset` on are kept in a file."""
+        self.wanted = None
+        if self.is_current:
+            self.reader.on_kept(offset)
+
     def _read_offsets(self) -> None:
         """Take the offsets from the log: a leader without followers hears of no append."""
         replica = self.partition.replica
@@ -171,5 +178,5 @@ class MirrorCopy:
                     replica.change_log(effect)
                     partition.on_cut()
                     self._counts.cuts += isinstance(effect, Truncate)
-                case RaiseEpoch() | AskCut() | AskEnds() | StopMirror():
+                case RaiseEpoch() | AskCut() | KeepRecords() | AskEnds() | StopMirror():
                     self.wanted = effect

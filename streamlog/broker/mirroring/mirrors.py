@@ -31,6 +31,7 @@ from streamlog.protocol.messages.mirror_messages import (
 from streamlog.records.control_batches import ABORT, Marker
 
 if TYPE_CHECKING:
+    from streamlog.broker.mirroring.lost_and_found import LostAndFound
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
     from streamlog.broker.replication.partition import Partition, Partitions
     from streamlog.broker.storage.log.partition_log import PartitionLog
@@ -59,6 +60,7 @@ class Mirrors:
         identity: returns this broker's id and its epoch.
         cluster_id: this cluster.
         clock: the time.
+        lost_and_found: keeps what is cut.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Mirrors:
         identity: Callable[[], tuple[int, int]],
         cluster_id: str,
         clock: Clock,
+        lost_and_found: LostAndFound,
     ) -> None:
         self._metadata = metadata
         self._partitions = partitions
@@ -77,6 +80,7 @@ class Mirrors:
         self._identity = identity
         self._cluster_id = cluster_id
         self._clock = clock
+        self._lost_and_found = lost_and_found
         self._copies: dict[tuple[str, int], MirrorCopy] = {}
         self._readers: dict[bytes, tuple[MirrorLink, LinkReader, asyncio.Task[None]]] = {}
         self._runners: dict[bytes, tuple[MirrorLink, LinkRunner, asyncio.Task[None]]] = {}
@@ -247,9 +251,13 @@ class Mirrors:
             clock=self._clock,
             begin_epoch=self._begin_epoch,
             stop=self._stop,
+            keep=self._keep,
             sizes=_sizes_of(config),
             bytes_per_s=config.bytes_per_second,
         )
+
+    async def _keep(self, copy: MirrorCopy, offset: int) -> None:
+        await self._lost_and_found.keep(copy.partition, offset)
 
     async def _begin_epoch(self, copy: MirrorCopy, least: int | None) -> None:
         topic = self._metadata.topic(copy.partition.topic)

@@ -54,6 +54,12 @@ class AskCut(msgspec.Struct, frozen=True):
     offset: int
 
 
+class KeepRecords(msgspec.Struct, frozen=True):
+    """Keep the records from `offset` on in a file, for `MirrorReader.on_kept`: they will be cut."""
+
+    offset: int
+
+
 class AskEnds(msgspec.Struct, frozen=True):
     """Ask the source where its log starts and ends, for `MirrorReader.on_ends`."""
 
@@ -71,6 +77,7 @@ MirrorEffect: TypeAlias = (
     | StartAt
     | RaiseEpoch
     | AskCut
+    | KeepRecords
     | AskEnds
     | StopMirror
 )
@@ -162,6 +169,7 @@ class MirrorReader:
         log: the offsets of the log, which the leader and the shell change too.
         may_cut: whether the controller has begun this epoch for a cut.
         floor: the offset below which nothing is cut.
+        keeps_cut: whether records have to be kept in a file before they are cut.
     """
 
     def __init__(
@@ -171,6 +179,7 @@ class MirrorReader:
         *,
         may_cut: bool = False,
         floor: int = 0,
+        keeps_cut: bool = False,
     ) -> None:
         self.stopped: str | None = None
         """Why the reader has stopped; None while it reads."""
@@ -182,7 +191,11 @@ class MirrorReader:
         self._floor = floor
         self._number = 0
         self._open: SourceFetch | None = None
-        self._awaits_controller = False
+        self._keeps_cut = keeps_cut
+        self._kept_from: int | None = None
+        """From where on the log's records are in a file."""
+        self._waits = False
+        """Whether something has to happen before the next fetch."""
 
     @property
     def epoch(self) -> int:
@@ -199,7 +212,7 @@ class MirrorReader:
 
         A fetch confirms nothing to the source, so the reader need not wait for its own disk.
         """
-        if self._open is not None or self._awaits_controller or self.stopped is not None:
+        if self._open is not None or self._waits or self.stopped is not None:
             return None
         self._number += 1
         self._open = SourceFetch(
@@ -236,7 +249,7 @@ class MirrorReader:
             )
         if came.last_epoch > self._leader.epoch:
             # The batches are fetched again in the new epoch: leaders change rarely.
-            self._awaits_controller = True
+            self._waits = True
             return [RaiseEpoch(came.last_epoch)]
         effects: list[MirrorEffect] = []
         if came.begin_offset is not None:
@@ -277,6 +290,11 @@ class MirrorReader:
             return self._permitted(end) or self._start_at(end)
         return []
 
+    def on_kept(self, offset: int) -> None:
+        """Note that the records from `offset` on are kept; the next fetch leads to the cut."""
+        self._kept_from = offset
+        self._waits = False
+
     def _take(self, number: int) -> bool:
         """Return whether this is the awaited answer; if so, the fetch is closed."""
         fetch = self._open
@@ -299,7 +317,7 @@ class MirrorReader:
         # 2. If this leader cut them in its epoch, a follower that has them could be elected in the
         # next one and bring them back. 3. So the cut has an epoch of its own, recorded as unclean,
         # in which followers may cut too.
-        self._awaits_controller = True
+        self._waits = True
         return [AskCut(offset)]
 
     def _stop(self, reason: str) -> list[MirrorEffect]:
@@ -307,6 +325,11 @@ class MirrorReader:
         return [StopMirror(reason)]
 
     def _cut(self, offset: int) -> list[MirrorEffect]:
+        # Nothing is appended while the reader waits, so what was kept is what is cut.
+        if self._keeps_cut and (self._kept_from is None or self._kept_from > offset):
+            self._waits = True
+            return [KeepRecords(offset)]
+        self._kept_from = None
         self._log.cut(offset)
         self._leader.on_cut(offset)
         return [Truncate(offset)]

@@ -153,6 +153,7 @@ class PartitionReplica:
             settings=ReplicaSettings(lag_max_ms=node.lag_max_ms, min_insync=1),
             incarnation=node.incarnation,
             rules=node.rules,
+            keeps_cut=True,
         )
         self._node = node
         self._flush = flush

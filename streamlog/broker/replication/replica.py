@@ -45,6 +45,7 @@ class Replica:
         settings: the settings of the topic and the broker.
         incarnation: a number that no earlier start of this broker had.
         rules: the faults to plant.
+        keeps_cut: whether a mirror keeps what it cuts, see `MirrorReader`.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Replica:
         settings: ReplicaSettings,
         incarnation: int,
         rules: ReplicaRules = CORRECT,
+        keeps_cut: bool = False,
     ) -> None:
         self.log = log
         self.state: ReplicaState | None = None
@@ -68,6 +70,7 @@ class Replica:
         self._brokers = brokers
         self._settings = settings
         self._rules = rules
+        self._keeps_cut = keeps_cut
         self._fetch_id = (0 if rules.repeats_fetch_ids else incarnation, 0)
 
     @property
@@ -176,6 +179,7 @@ class Replica:
             self.log,
             may_cut=state.last_unclean_epoch == state.leader_epoch,
             floor=0 if start is None else start,
+            keeps_cut=self._keeps_cut,
         )
 
     def _follow(self, state: ReplicaState) -> list[Effect]:
