@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorState, MirrorTopic
-from streamlog.protocol.messages.metadata_log import MirrorEra
 from streamlog.protocol.messages.mirror_messages import AlterableMirror, CreatableMirror
 from streamlog.protocol.messages.topics_and_configs import CreatableTopicConfig
 from streamlog.protocol.schema import ZERO_UUID
@@ -132,10 +131,7 @@ def _wanted(
             CreatableTopicConfig(name=key, value=value)
             for key, value in sorted(facts.configs.items())
         ],
-        eras=[
-            MirrorEra(cluster_id=each.cluster_id, leader_epoch=each.leader_epoch)
-            for each in facts.eras
-        ],
+        eras=[each.field() for each in facts.eras],
     )
 
 

@@ -197,7 +197,7 @@ class LinkRunner:
         eras: tuple[LogEra, ...] = ()
         mirrors = ""
         if described is not None:
-            eras = tuple(LogEra(each.cluster_id, each.leader_epoch) for each in described.eras)
+            eras = tuple(map(LogEra.of_field, described.eras))
             is_mirror = described.state != MirrorState.PROMOTED
             mirrors = eras[-1].cluster_id if is_mirror and eras else ""
         return SourceTopicFacts(

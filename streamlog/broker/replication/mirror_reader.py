@@ -184,7 +184,8 @@ class MirrorReader:
         self.stopped: str | None = None
         """Why the reader has stopped; None while it reads."""
         self.source_end = -1
-        """The source's high watermark as of the last answer; -1 before the first."""
+        """The source's high watermark as of the last answer; -1 before the first one in this epoch
+        and after a divergence: an end alone does not tell how much is missing."""
         self._leader = leader
         self._log = log
         self._may_cut = may_cut
@@ -266,6 +267,7 @@ class MirrorReader:
         """Cut the log where it diverges from the source's, see `Follower.on_diverging`."""
         if not self._take(number):
             return []
+        self.source_end = -1
         log = self._log
         epoch, end_offset = log.end_of(diverging.epoch)
         if epoch == diverging.epoch:
@@ -282,7 +284,8 @@ class MirrorReader:
     def on_ends(self, start: int, end: int) -> list[MirrorEffect]:
         """Handle the offsets at which the source's log starts and ends."""
         log = self._log
-        self.source_end = end
+        # A log that is longer than the source's diverges: it has no lag before it is cut.
+        self.source_end = end if log.end_offset <= end else -1
         if log.end_offset < start:
             return self._start_at(start)
         # With records, the epochs tell where the logs part. An empty log has no epoch to compare.

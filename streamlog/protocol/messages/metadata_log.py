@@ -259,6 +259,8 @@ class MirrorEra(Struct):
 
     cluster_id: str = string("0+")
     leader_epoch: int = int32("0+")
+    # The topic there; all zero if that cluster has no topic ids.
+    topic_id: bytes = uuid("0+")
 
 
 class MirrorTopicRecord(Message, versions="0", flexible_from=0):

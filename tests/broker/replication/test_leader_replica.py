@@ -99,6 +99,16 @@ def test_a_late_fetch_of_an_earlier_epoch_is_fenced() -> None:
     assert planted.on_fetch(late, 1)[1] == [AdvanceHighWatermark(10)]
 
 
+def test_followers_of_a_mirror_count_anew_after_a_cut() -> None:
+    leader = new_leader()
+    for follower in (1, 2):
+        leader.on_fetch(fetch(follower, 10), 1)
+    assert leader.follower_lag() == {1: 0, 2: 0}
+    leader.on_cut(6)
+    # What they had may be what was cut: nothing of it counts before they fetch again.
+    assert leader.follower_lag() == {1: 10, 2: 10}
+
+
 def test_a_fetch_of_a_later_epoch_is_refused() -> None:
     answer, _ = new_leader().on_fetch(fetch(1, 10, epoch=6), 1)
     assert answer == ReplicaError(ErrorCode.UNKNOWN_LEADER_EPOCH, 0)

@@ -302,6 +302,22 @@ def test_committed_records_are_cut_only_in_an_epoch_for_the_cut() -> None:
     assert uncommitted.on_diverging(1, Diverging(3, 7)) == [Truncate(7)]
 
 
+def test_a_log_that_diverges_or_is_longer_than_the_source_s_has_no_lag() -> None:
+    """A promotion that waits for lag 0 must not take a longer log for a complete one."""
+    reader = new_reader(committed=7)
+    assert reader.lag is None
+    reader.next_fetch()
+    reader.on_fetched(1, CopiedBatches(records=b"", end_offset=10), high_watermark=12, log_start=0)
+    assert reader.lag == 2
+    reader.next_fetch()
+    reader.on_diverging(2, Diverging(3, 7))
+    assert reader.lag is None
+    reader.on_ends(0, 5)
+    assert reader.lag is None
+    reader.on_ends(0, 9)
+    assert reader.lag == 2
+
+
 def test_records_from_before_the_source_led_are_never_cut() -> None:
     reader = new_reader(floor=8)
     reader.next_fetch()

@@ -207,14 +207,14 @@ class MirrorControl:
         self, link: MirrorLink, asked: CreatableMirror, wall_ms: int
     ) -> Iterator[MetadataRecord]:
         found = self._context.metadata.topic(asked.name)
-        eras = tuple(LogEra(each.cluster_id, each.leader_epoch) for each in asked.eras)
+        eras = tuple(map(LogEra.of_field, asked.eras))
         mirror = MirrorTopic(
             topic_id=b"" if found is None else found.topic_id,
             link_id=link.link_id,
             source_topic=asked.source_topic,
             source_topic_id=asked.source_topic_id,
             since_ms=wall_ms,
-            eras=eras or (LogEra(link.source_cluster_id, 0),),
+            eras=eras or (LogEra(link.source_cluster_id, 0, asked.source_topic_id),),
         )
         if found is None:
             result, records = self._topics.created(
@@ -261,8 +261,9 @@ class MirrorControl:
     ) -> None:
         """Check that a topic of this cluster can follow a source (fail back)."""
         context = self._context
-        ours = (LogEra(context.cluster_id, 0),) if known is None else known.eras
-        # Logs that began in one cluster share their first era. Without that, equal epochs would be
+        own = LogEra(context.cluster_id, 0, topic.topic_id)
+        ours = (own,) if known is None else known.eras
+        # Logs that began as one topic share their first era. Without that, equal epochs would be
         # taken for equal records, and the cut would be anywhere.
         if ours[0] != mirror.eras[0]:
             raise TopicExists(
@@ -336,14 +337,19 @@ class MirrorControl:
             return
         context = self._context
         # One epoch for all partitions, so that an era is one number for the whole topic.
-        newest = max(each.leader_epoch for each in topic.partitions.values())
+        # It comes after the source's eras, too, of which nothing may have been copied yet.
+        newest = max(
+            *(each.leader_epoch for each in topic.partitions.values()),
+            *(each.leader_epoch for each in mirror.eras),
+        )
         epoch = next_era_epoch(newest, context.chance)
         if epoch > LEADER_EPOCH_MAX:
             raise error_for(
                 ErrorCode.INVALID_REQUEST,
                 f"{topic.name} has been promoted too often: copy it into a new topic",
             )
-        yield replace(after, eras=(*mirror.eras, LogEra(context.cluster_id, epoch))).record()
+        era = LogEra(context.cluster_id, epoch, topic.topic_id)
+        yield replace(after, eras=(*mirror.eras, era)).record()
         # Leaders stop copying when they hear of the epoch; a fetch that is on its way then belongs
         # to the former one, and its answer is dropped.
         yield from _new_epochs(topic, epoch)

@@ -32,6 +32,7 @@ from streamlog.protocol.messages.metadata_log import (
     MirrorLinkRecord,
     MirrorTopicRecord,
 )
+from streamlog.protocol.schema import ZERO_UUID
 
 ERA_BITS = 14
 """The leader epochs of an era: 16,384 elections, and more if the next era is further away."""
@@ -61,10 +62,26 @@ class MirrorState(IntEnum):
 
 
 class LogEra(msgspec.Struct, frozen=True):
-    """The leader epochs from `leader_epoch` on, which leaders in `cluster_id` began."""
+    """The leader epochs from `leader_epoch` on, which leaders of one topic began.
+
+    The topic's id is a part of it: a topic that was deleted and created again counts its leader
+    epochs from 0 again, in the same cluster and under the same name.
+    """
 
     cluster_id: str
     leader_epoch: int
+    topic_id: bytes = ZERO_UUID
+
+    @classmethod
+    def of_field(cls, era: MirrorEra) -> Self:
+        """Return the era in a record or a request."""
+        return cls(era.cluster_id, era.leader_epoch, era.topic_id)
+
+    def field(self) -> MirrorEra:
+        """Return the era for a record or a request."""
+        return MirrorEra(
+            cluster_id=self.cluster_id, leader_epoch=self.leader_epoch, topic_id=self.topic_id
+        )
 
 
 class MirrorLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,10 +157,7 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
             state=self.state,
             reason=self.reason,
             since_ms=self.since_ms,
-            eras=[
-                MirrorEra(cluster_id=each.cluster_id, leader_epoch=each.leader_epoch)
-                for each in self.eras
-            ],
+            eras=[each.field() for each in self.eras],
         )
 
     @classmethod
@@ -161,7 +175,7 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
             state=MirrorState(record.state),
             reason=record.reason,
             since_ms=record.since_ms,
-            eras=tuple(LogEra(each.cluster_id, each.leader_epoch) for each in record.eras),
+            eras=tuple(map(LogEra.of_field, record.eras)),
         )
 
 

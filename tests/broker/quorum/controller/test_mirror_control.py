@@ -6,7 +6,7 @@ import pytest
 
 from streamlog.broker.quorum.metadata.mirror_topics import ERA_BITS, LogEra, MirrorState
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.metadata_log import LinkSetting, MirrorEra
+from streamlog.protocol.messages.metadata_log import LinkSetting
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
     AlterLinkRequest,
@@ -70,7 +70,7 @@ def mirror(
         source_topic=name,
         source_topic_id=SOURCE_ID,
         num_partitions=partitions,
-        eras=[MirrorEra(cluster_id=e.cluster_id, leader_epoch=e.leader_epoch) for e in eras],
+        eras=[each.field() for each in eras],
     )
     request = CreateMirrorsRequest(link_id=link_id, wall_ms=WALL_MS, topics=[asked])
     (result,) = cluster.ask(request, CreateMirrorsResponse).topics
@@ -122,7 +122,7 @@ def test_a_link_is_created_once_altered_and_deleted(cluster: Deciding) -> None:
 def test_a_mirror_topic_belongs_to_its_link_until_it_is_promoted(cluster: Deciding) -> None:
     link_id = link(cluster).link_id
     assert mirror(cluster, link_id).error_code == 0
-    assert state(cluster) == (MirrorState.ACTIVE, (LogEra("other", 0),))
+    assert state(cluster) == (MirrorState.ACTIVE, (LogEra("other", 0, SOURCE_ID),))
     refused = cluster.ask(DeleteLinkRequest(name="east"), DeleteLinkResponse)
     assert refused.error_message is not None
     assert "mirrors 1 topics, such as t" in refused.error_message
@@ -190,7 +190,14 @@ def test_a_topic_follows_the_cluster_that_was_promoted(cluster: Deciding) -> Non
     foreign = mirror(cluster, link_id)
     assert foreign.error_message is not None
     assert "another history" in foreign.error_message
-    eras = (LogEra(CLUSTER_ID, 0), LogEra("other", 5 << ERA_BITS))
+    own = cluster.metadata.topic("t")
+    assert own is not None
+    # Created again after the other cluster had mirrored it: equal epochs, other records.
+    again = (LogEra(CLUSTER_ID, 0, b"another topic id"), LogEra("other", 5 << ERA_BITS))
+    recreated = mirror(cluster, link_id, eras=again)
+    assert recreated.error_message is not None
+    assert "another history" in recreated.error_message
+    eras = (LogEra(CLUSTER_ID, 0, own.topic_id), LogEra("other", 5 << ERA_BITS))
     few = mirror(cluster, link_id, eras=eras, partitions=3)
     assert few.error_code == ErrorCode.INVALID_PARTITIONS
     assert mirror(cluster, link_id, eras=eras).error_code == 0
@@ -201,17 +208,31 @@ def test_a_topic_follows_the_cluster_that_was_promoted(cluster: Deciding) -> Non
     assert epochs(cluster)[0] > 5 << ERA_BITS
 
 
+def test_an_era_begins_after_those_of_a_source_of_which_nothing_is_copied(
+    cluster: Deciding,
+) -> None:
+    """Else a history would name eras that do not ascend, and a later comparison takes the wrong."""
+    eras = (LogEra("other", 0, SOURCE_ID), LogEra("third", 5000 << ERA_BITS))
+    mirror(cluster, link(cluster).link_id, eras=eras)
+    assert max(epochs(cluster)) == 0
+    assert alter(cluster, MirrorState.PROMOTED).error_code == 0
+    found = state(cluster)[1]
+    assert [each.leader_epoch for each in found] == sorted(each.leader_epoch for each in found)
+    assert found[-1].leader_epoch == epochs(cluster)[0] > 5000 << ERA_BITS
+
+
 def test_histories_that_epochs_cannot_tell_apart_are_refused(cluster: Deciding) -> None:
     link_id = link(cluster).link_id
     mirror(cluster, link_id)
     alter(cluster, MirrorState.PROMOTED)
     (_, own) = state(cluster)[1]
     sibling = link(cluster, "west", "third").link_id
-    same = (LogEra("other", 0), LogEra("third", own.leader_epoch))
+    first = LogEra("other", 0, SOURCE_ID)
+    same = (first, LogEra("third", own.leader_epoch))
     refused = mirror(cluster, sibling, eras=same)
     assert refused.error_message is not None
     assert "at the same leader epoch" in refused.error_message
-    later = (LogEra("other", 0), LogEra("third", own.leader_epoch + (1 << ERA_BITS)))
+    later = (first, LogEra("third", own.leader_epoch + (1 << ERA_BITS)))
     assert mirror(cluster, sibling, eras=later).error_code == 0
 
 
