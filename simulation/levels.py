@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulation import broker, cluster, connect, controller, echo, isr, quorum, raft
+from simulation import broker, cluster, connect, controller, echo, isr, mirror, quorum, raft
 from simulation.life import Level
 
 LEVELS: dict[str, Level] = {
@@ -12,6 +12,7 @@ LEVELS: dict[str, Level] = {
     "controller": controller.simulate,
     "echo": echo.simulate,
     "isr": isr.simulate,
+    "mirror": mirror.simulate,
     "quorum": quorum.simulate,
     "raft": raft.simulate,
 }

@@ -41,6 +41,11 @@ def _controller(name: str, seed: int | None, test: str = "") -> Switch:
     return Switch("controller", (name,), seed, test and place)
 
 
+def _mirror(seed: int | None, name: str, test: str = "") -> Switch:
+    place = f"tests/broker/replication/{test}"
+    return Switch("mirror", (name,), seed, test and place)
+
+
 SWITCHES: Final = (
     _isr(0, "commits_on_append"),
     _isr(23, "truncates_to_high_watermark"),
@@ -101,6 +106,24 @@ SWITCHES: Final = (
     _isr(0, "appends_duplicates"),
     _isr(1, "forgets_producers"),
     _isr(0, "answers_duplicates_at_once"),
+    _mirror(5, "ignores_topic_ids"),
+    _mirror(0, "raises_no_epoch"),
+    _mirror(0, "cuts_in_own_epoch"),
+    _mirror(0, "appends_after_promotion"),
+    _mirror(0, "takes_source_mark"),
+    _mirror(0, "serves_uncommitted"),
+    _mirror(16, "continues_era"),
+    _mirror(2, "promotes_at_lag_zero"),
+    _mirror(
+        None,
+        "cuts_below_era",
+        "test_mirror_reader.py::test_records_from_before_the_source_led_are_never_cut",
+    ),
+    _mirror(
+        None,
+        "keeps_progress_at_cut",
+        "test_leader_replica.py::test_followers_of_a_mirror_count_anew_after_a_cut",
+    ),
     _raft("vote_not_persisted", 9),
     _raft("no_log_check", 0),
     _raft("count_unflushed", 2),
@@ -309,11 +332,15 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ),
     (
         "a file that is written before its range is in the log",
-        (CONNECT + "test_a_commit_without_a_range_is_found",),
+        (CONNECT + "test_a_range_after_the_commit_of_the_target_is_found",),
     ),
     (
         "source offsets outside of the transaction of their records",
         (CONNECT + "test_offsets_outside_of_the_transaction_are_found",),
+    ),
+    (
+        "a dealing that counts before a round of the group says so",
+        (CONNECT + "test_a_dealing_without_a_round_is_found",),
     ),
     (
         "compaction by time, of tombstones at once, of open transactions",

@@ -12,6 +12,7 @@ import pytest
 
 from simulation.isr.plan import Plan
 from simulation.isr.planted import PLANTED
+from simulation.mirror.plan import FOUND, MirrorPlan
 from simulation.planted import SHORT_CUTS, SWITCHES, tables
 from streamlog.broker.coordinator import pending_requests
 from streamlog.broker.quorum.controller import leader_elections
@@ -27,6 +28,7 @@ NO_FAULTS = {"rules", "violent", "duration_ms"}
 FLAGS = {
     "isr": {each.name for each in msgspec.structs.fields(replica_state.ReplicaRules)}
     | {each.name for each in fields(Plan)} - NO_FAULTS,
+    "mirror": {each.name for each in fields(MirrorPlan)},
     "raft": {each.name for each in msgspec.structs.fields(raft_state.RaftRules)},
     "controller": {each.name for each in msgspec.structs.fields(leader_elections.ElectionRules)},
     "status": {each.name for each in msgspec.structs.fields(cluster_descriptions.EvidenceRules)},
@@ -83,6 +85,11 @@ def test_isr_seeds_match_the_ones_that_are_tried() -> None:
         for planted in PLANTED.values()
     }  # fmt: skip
     assert tried == seeds("isr")
+
+
+def test_mirror_seeds_match_the_ones_that_are_tried() -> None:
+    found = {names: seed for names, seed in seeds("mirror").items() if seed is not None}
+    assert found == {frozenset({name}): seed for name, seed in FOUND.items()}
 
 
 def test_raft_and_controller_seeds_match_the_ones_that_are_tried() -> None:

@@ -1,0 +1,219 @@
+"""MirrorChecker: what must hold of two clusters and the topics between them.
+
+It sees disks and committed metadata, not the machines' reasons. The laws:
+
+- M1: a mirror's record is one that the source has committed, after the same records, and in no
+  leader epoch above that of the mirror's leader.
+- M2: what is committed in a cluster is on all its in-sync replicas and stays there, unless the
+  controller has begun an epoch to lose it. Followers of a mirror equal their leader.
+- M3: what a cluster had when it was promoted is never cut by a mirror that has reached that era.
+- M4: what was acknowledged by the cluster that leads a topic is there at the end; a promotion
+  without loss loses nothing.
+- M5: after its promotion a topic copies nothing.
+- M6: at the end, a mirror has its source's records, and no others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulation.isr.disk import Entry
+from streamlog.broker.replication.replica_state import NO_LEADER
+
+if TYPE_CHECKING:
+    from simulation.mirror.site import Place, Site
+    from simulation.mirror.site_replica import SiteReplica
+    from simulation.mirror.world import TwoClusters
+    from streamlog.broker.quorum.metadata.registrations import PartitionRegistration
+
+Log = tuple[int, int]
+"""A history that mirrors share: its number, and that of the partition."""
+
+
+class MirrorViolation(Exception):
+    """Something happened that must not."""
+
+
+class MirrorChecker:
+    """The checker of one life."""
+
+    def __init__(self, world: TwoClusters) -> None:
+        self.acknowledged: dict[Log, dict[int, Entry]] = {}
+        """What the cluster that leads a topic has acknowledged, and must not lose."""
+        self.committed: dict[tuple[str, Place], dict[int, Entry]] = {}
+        """What is committed in each cluster."""
+        self.deleted: dict[Log, int] = {}
+        """Below this offset records were deleted on request."""
+        self._world = world
+        self._written: dict[tuple[Log, int, int], tuple[Entry, Entry | None]] = {}
+        self._was_committed: set[tuple[Log, int, int]] = set()
+        self._promoted: dict[Log, list[tuple[int, int]]] = {}
+
+    def violate(self, law: str, what: str) -> None:
+        """Stop the life."""
+        raise MirrorViolation(f"{law}: {what}")
+
+    def log_of(self, place: Place) -> Log:
+        """Return the history that a partition belongs to."""
+        return self._world.histories[place[0]], place[1]
+
+    def on_produced(self, replica: SiteReplica, entry: Entry) -> None:
+        """A leader is about to append a producer's record."""
+        offset, log = replica.disk.end, self.log_of(replica.place)
+        known = self._written.get((log, offset, entry.epoch))
+        if known is not None:
+            self.violate("M1", f"offset {offset} of epoch {entry.epoch} is {known[0]} and {entry}")
+        self._written[log, offset, entry.epoch] = entry, replica.disk.get(offset - 1)
+
+    def on_copied(self, replica: SiteReplica, entries: tuple[Entry, ...]) -> None:
+        """A mirror is about to append what its source has sent."""
+        where, offset = replica.broker.address, replica.disk.end
+        if replica.replica.mirror is None:
+            self.violate("M5", f"{where} copies {offset} although the topic was promoted")
+        epoch = replica.replica.leader_epoch or 0
+        log = self.log_of(replica.place)
+        for place, entry in enumerate(entries, offset):
+            if entry.epoch > epoch:
+                self.violate("M1", f"{where} copies epoch {entry.epoch} in epoch {epoch}")
+            if (log, place, entry.epoch) not in self._was_committed:
+                self.violate("M1", f"{where} copies {entry} at {place}, which is not committed")
+        self.on_followed(replica, entries)
+
+    def on_followed(self, replica: SiteReplica, entries: tuple[Entry, ...]) -> None:
+        """A replica is about to append what another one has sent."""
+        log, offset = self.log_of(replica.place), replica.disk.end
+        # What is below the leader's log start goes with the same answer, whatever it is.
+        before = replica.disk.get(offset - 1) if offset > replica.log.start_offset else None
+        for place, entry in enumerate(entries, offset):
+            known = self._written.get((log, place, entry.epoch))
+            if known is None or known[0] != entry:
+                self.violate("M1", f"{replica.broker.address}: nobody wrote {entry} at {place}")
+            elif before is not None and known[1] is not None and before != known[1]:
+                self.violate(
+                    "M1",
+                    f"{replica.broker.address}: {entry} at {place} follows {before}, and was"
+                    f" written after {known[1]}",
+                )
+            before = entry
+
+    def on_reader_cut(self, replica: SiteReplica, offset: int) -> None:
+        """A mirror's leader is about to cut its log, whose offsets are cut already."""
+        key, epoch = (replica.site.name, replica.place), replica.replica.leader_epoch or 0
+        committed = self.committed.get(key, {})
+        lost = [place for place in committed if place >= max(offset, replica.disk.base)]
+        is_ordered = (*replica.place, epoch) in replica.site.unclean
+        is_behind = offset > replica.disk.end
+        if lost and not is_ordered and not is_behind:
+            self.violate("M2", f"{replica.broker.address} cuts committed {min(lost)} by itself")
+        newest = max((each.epoch for each in replica.disk.entries), default=-1)
+        for era, end in self._promoted.get(self.log_of(replica.place), ()):
+            if not is_behind and newest >= era and offset < end:
+                self.violate("M3", f"{replica.broker.address} cuts at {offset}, era from {end} on")
+        self.committed[key] = {p: each for p, each in committed.items() if p < offset}
+
+    def on_acknowledged(self, replica: SiteReplica, offset: int, entry: Entry) -> None:
+        """A producer is told that its record is safe."""
+        found = replica.disk.get(offset)
+        if offset >= replica.disk.base and found != entry:
+            self.violate("M4", f"{entry} at {offset} is acknowledged, and there is {found}")
+        log = self.log_of(replica.place)
+        self._world.count("acknowledged")
+        if self._world.owners.get(log[0]) is replica.site:
+            self.acknowledged.setdefault(log, {})[offset] = entry
+
+    def on_high_watermark(self, replica: SiteReplica) -> None:
+        """The high watermark of a replica has moved."""
+        site, place = replica.site, replica.place
+        partition = site.metadata.partition(*place)
+        leader = replica.replica.leader
+        if partition is None or leader is None:
+            return
+        mark, disk = replica.log.high_watermark, replica.disk
+        log = self.log_of(place)
+        for offset in range(mark - 1, disk.base - 1, -1):
+            entry = disk.get(offset)
+            if entry is None or (log, offset, entry.epoch) in self._was_committed:
+                break  # What is before is the same as before that record then.
+            self._was_committed.add((log, offset, entry.epoch))
+        if leader.epoch != partition.leader_epoch:
+            return  # It has not heard of its successor.
+        for broker in partition.isr:
+            other = site.brokers[broker].disks.get(place)
+            synced = 0 if other is None else other.synced
+            if synced < mark:
+                self.violate("M2", f"{site.name}{broker} is in sync with {synced} of {mark}")
+        committed = self.committed.setdefault((site.name, place), {})
+        for offset in range(max(disk.base, max(committed, default=-1) + 1), mark):
+            entry = disk.get(offset)
+            if entry is not None:
+                committed[offset] = entry
+
+    def on_elected(self, site: Site, place: Place, partition: PartitionRegistration) -> None:
+        """The controller has changed a partition, and may have elected a leader."""
+        committed = self.committed.get((site.name, place))
+        if not committed or partition.leader == NO_LEADER:
+            return
+        disk = site.brokers[partition.leader].disks.get(place)
+        if disk is None:
+            return
+        lost = [p for p, each in committed.items() if p >= disk.base and disk.get(p) != each]
+        if not lost:
+            return
+        if (*place, partition.leader_epoch) not in site.unclean:
+            self.violate("M2", f"{site.name}{partition.leader} leads and lacks {min(lost)}")
+        self._world.count("unclean losses")
+        self.committed[site.name, place] = {p: e for p, e in committed.items() if p < min(lost)}
+        log = self.log_of(place)
+        if self._world.owners.get(log[0]) is site:
+            acknowledged = self.acknowledged.get(log, {})
+            self.acknowledged[log] = {p: e for p, e in acknowledged.items() if p < min(lost)}
+
+    def on_promoted(self, site: Site, place: Place, *, is_complete: bool) -> None:
+        """A cluster's topic was promoted: what is committed there is what counts."""
+        log = self.log_of(place)
+        committed = self.committed.get((site.name, place), {})
+        acknowledged = self.acknowledged.get(log, {})
+        deleted = self.deleted.get(log, 0)
+        gone = [p for p, e in acknowledged.items() if p >= deleted and committed.get(p) != e]
+        if gone and is_complete:
+            self.violate("M4", f"{site.name} is promoted without loss and lacks {min(gone)}")
+        self.acknowledged[log] = {p: e for p, e in acknowledged.items() if p not in gone}
+        partition = site.metadata.partition(*place)
+        if partition is not None and committed:
+            era = partition.leader_epoch, max(committed) + 1
+            self._promoted.setdefault(log, []).append(era)
+
+    def at_end(self) -> None:
+        """Compare all logs, which are at rest."""
+        for site in self._world.sites:
+            for (topic_id, number), state in site.news().states.items():
+                place = topic_id, number
+                logs = [broker.disks[place] for broker in site.brokers if place in broker.disks]
+                leader = site.brokers[state.leader].disks[place]
+                for disk in logs:
+                    start = max(disk.base, leader.base)
+                    if disk.read(start, disk.end) != leader.read(start, leader.end):
+                        self.violate("M2", f"{site.name}: replicas of {number} differ")
+                source = state.mirror_of
+                if source is not None and topic_id in site.news().copied:
+                    self._compare(site, place, source.link_id, source.topic_id)
+                elif self._world.owners.get(self.log_of(place)[0]) is site:
+                    self._check_acknowledged(site, place)
+
+    def _compare(self, site: Site, place: Place, link_id: bytes, topic_id: bytes) -> None:
+        there = self._world.source_of(site, link_id)
+        leads = there.news().states[topic_id, place[1]].leader
+        source = there.brokers[leads].disks[topic_id, place[1]]
+        mirror = site.brokers[site.news().states[place].leader].disks[place]
+        start = max(source.base, mirror.base)
+        self._world.count("mirrors compared")
+        self._world.count("records compared", mirror.end - start)
+        if mirror.read(start, mirror.end) != source.read(start, source.end):
+            self.violate("M6", f"{site.name}: the mirror of {place[1]} is not its source")
+
+    def _check_acknowledged(self, site: Site, place: Place) -> None:
+        disk = site.brokers[site.news().states[place].leader].disks[place]
+        log = self.log_of(place)
+        for offset, entry in self.acknowledged.get(log, {}).items():
+            if offset >= self.deleted.get(log, 0) and disk.get(offset) != entry:
+                self.violate("M4", f"{site.name}: acknowledged {entry} at {offset} is lost")
