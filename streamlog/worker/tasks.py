@@ -344,8 +344,22 @@ class WorkerTasks:
         for task_id in self.of(starts):
             if task_id in self._running:
                 self._seek_inputs(self._running[task_id])
+            elif self._lacks_topic_of_pattern(task_id):
+                there = {*self.inputs(task_id)} & self._with.consumer.assignment()
+                self._pauses.hold("opening", there)
             else:
                 self._open(task_id)
+
+    def _lacks_topic_of_pattern(self, task_id: TaskId) -> bool:
+        """Return whether an input is not assigned, as its topic was deleted.
+
+        1. A topic of a pattern is deleted. 2. The group's leader knows, and assigns the task's
+        other inputs. 3. This worker still has the topology with the topic: it begins again without
+        it as soon as it looks, and until then must not read the others alone.
+        """
+        sub = self._topology.subtopologies[task_id.subtopology]
+        lacking = {*self.inputs(task_id)} - self._with.consumer.assignment()
+        return any(sub.may_have_read(part.topic) for part in lacking)
 
     async def give_up(self, partitions: Collection[TopicPartition]) -> None:
         """Close the tasks that read these partitions; uncommitted changes are dropped."""

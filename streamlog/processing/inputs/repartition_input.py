@@ -228,7 +228,10 @@ class RepartitionInput(Input):
         name, data = provenance_header(self.topic.name, self.partition, chunk.offsets[at], headers)
         if name == MARK:
             mark, source = unpack_mark(data)
-            state = self._state(source)
+            state = self._states.get(source)
+            if state is None:
+                # Of a topic that matched a pattern, and was deleted: there is no time to keep.
+                return None
             state.turn_ms = mark.turn_ms if mark.at_end else UNKNOWN_MS
             self._advance(state, mark.time_ms)
             self._keep_up()
@@ -274,12 +277,6 @@ class RepartitionInput(Input):
         # Time never goes back: an upstream task that restarted may report less than before.
         state.time_ms = max(state.time_ms, time_ms)
         self._stream.advance(state.source, state.time_ms)
-
-    def _state(self, source: bytes) -> SourceState:
-        state = self._states.get(source)
-        if state is None:
-            raise unknown_source_error(self.topic.name, self.partition, source)
-        return state
 
     def to_data(self) -> dict[str, object]:
         """Return what a restart needs besides the position."""
@@ -750,7 +747,10 @@ class MergedInput(Input):
         name, data = provenance_header(self.topic.name, self.partition, offset, headers)
         if name == MARK:
             mark, source = unpack_mark(data)
-            each = self._source(source)
+            each = self._by_identity.get(source)
+            if each is None:
+                # Of a topic that matched a pattern, and was deleted: there is no time to keep.
+                return
             # After a restart, reading begins at the first record of any source that was not
             # released. A mark before `resume` is older than the stored state of its source: it
             # might say that the source was at its end, although its later records are to follow.
@@ -779,12 +779,6 @@ class MergedInput(Input):
         turn = (each.arrived_turn_ms, each.rank, position, index)
         each.waiting.append((*turn, each.arrived_ms, chunk, at, quiet_ms))
         self._waiting_bytes += _size_bytes(chunk, at)
-
-    def _source(self, source: bytes) -> _Source:
-        each = self._by_identity.get(source)
-        if each is None:
-            raise unknown_source_error(self.topic.name, self.partition, source)
-        return each
 
     def _release(self) -> None:
         """Move records to `_ready` that no source can precede any more."""

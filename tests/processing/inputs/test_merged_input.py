@@ -178,6 +178,11 @@ def mark_of(rank: int, time_ms: int, quiet_ms: int) -> LogRecord:
     return LogRecord(0, max(time_ms, 0), None, None, ((MARK, data),))
 
 
+def mark_of_gone(time_ms: int) -> LogRecord:
+    data = pack_mark(ProvenanceMark(time_ms, time_ms, BUSY_MS), identity(("gone", 0)))
+    return LogRecord(0, max(time_ms, 0), None, None, ((MARK, data),))
+
+
 def merged(**settings: Any) -> tuple[MergedInput, Collector]:
     collector = Collector()
     entry = MergedInput(SPEC, 0, 0, sources=SOURCES, collector=collector, **settings)
@@ -195,6 +200,18 @@ def taken(entry: MergedInput) -> list[int]:
         batch: Batch = entry.take(None, None)
         found += batch.values
     return found
+
+
+def test_marks_of_a_source_that_is_gone_hold_nothing_back() -> None:
+    """A topic that matched a pattern was deleted: its last marks may still be in the log."""
+    log = [value_of(0, 0, 10), value_of(1, 0, 5), *(mark_of(rank, 10, 0) for rank in range(3))]
+    found = []
+    for extra in ([], [mark_of_gone(1), mark_of_gone(99)]):
+        entry, _ = merged()
+        entry.arrive(log_of(*extra[:1], *log, *extra[1:]))
+        found.append((taken(entry), entry.source_times(), entry.newest_ms))
+    assert found[0] == found[1]
+    assert found[0][0] == [1000, 0]
 
 
 def test_a_record_waits_for_every_source_that_may_send_an_earlier_one() -> None:

@@ -91,6 +91,21 @@ def test_repetitions_are_dropped_after_both_tasks_restart() -> None:
     assert outbox.offsets == {(TOPIC, 0): first[-1].offset + 1 + len(repeated)}
 
 
+def test_a_mark_of_a_source_that_is_gone_changes_nothing() -> None:
+    """A topic that matched a pattern was deleted: its last marks may still be in the log."""
+    data = pack_mark(ProvenanceMark(10**12, 10**12, 5), identity(("gone", 1)))
+    gone = LogRecord(0, 10**12, None, None, ((MARK, data),))
+    times = []
+    for first in ([], [gone]):
+        upstream, behind = tasks()
+        records = [*first, *as_records(send(upstream, "a b"), first=len(first))]
+        outbox = behind.process({(TOPIC, 0): records}, 0, ends={})
+        assert dict(behind.table("counts")) == {"a": 1, "b": 1}
+        assert outbox.offsets == {(TOPIC, 0): len(records)}
+        times.append(behind.stream_times)
+    assert times[0] == times[1]
+
+
 @pytest.mark.parametrize(
     ("headers", "text"),
     [
