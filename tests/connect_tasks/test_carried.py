@@ -15,23 +15,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from streamlog.connect.declared_connectors import SinkConnector
-from streamlog.connect_tasks.carried import SinkCarrier, declare_rows
-from streamlog.connectors.memory import Print
+from streamlog.connect import Read
+from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
+from streamlog.connect_tasks.carried import SinkCarrier, SourceCarrier, declare_rows
+from streamlog.connectors.memory import MemorySource, Print
+from streamlog.durations import moment
 from streamlog.errors import ProcessingError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import TopicSpec
-from streamlog.record import TopicPartition
+from streamlog.record import Record, TopicPartition
 from streamlog.records.batch import LogRecord
+from streamlog.records.byte_spans import ByteSpans
 from streamlog.records.record_columns import RecordColumns
 from streamlog.serdes import serde_for
 from streamlog.serdes.erased_types import AnyRecord
+from streamlog.serdes.named_columns import NamedColumns
 
 KIP_298 = {
     "topic", "partition", "offset", "connector.name", "task.id", "stage", "class.name",
     "exception.class.name", "exception.message", "exception.stacktrace",
 }  # fmt: skip
 
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
 ROW = {
     "id": 7,
     "price": Decimal("1.50"),
@@ -98,7 +103,12 @@ def test_a_row_that_does_not_fit_names_the_field() -> None:
 _FIELD = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3))
 
 
-@given(st.lists(st.fixed_dictionaries({"id": _FIELD}, optional={"note": _FIELD, "x": _FIELD})))
+_ROWS = st.lists(
+    st.fixed_dictionaries({"id": _FIELD}, optional={"note": _FIELD, "x": _FIELD}), max_size=5
+)
+
+
+@given(_ROWS)
 def test_rows_together_are_what_they_are_alone(rows: list[dict[str, object]]) -> None:
     serde = serde_for(Noted)
     try:
@@ -108,6 +118,61 @@ def test_rows_together_are_what_they_are_alone(rows: list[dict[str, object]]) ->
             declare_rows(serde, rows)
     else:
         assert declare_rows(serde, rows) == alone
+
+
+def _outcome(carrier: SourceCarrier, read: Read[Any, Any]) -> object:
+    """Return topic, partition of 3, time, key and value of each record, dead letters included."""
+    carried = carrier.carry(read, NOW)
+    return [
+        (batch.topic, *record)
+        for batch in carried.batches
+        for record in zip(
+            batch.partitions(3), batch.timestamps, batch.keys, batch.values, strict=True
+        )
+    ], sum(drop.count for drop in carried.drops)
+
+
+@given(st.lists(st.tuples(_FIELD, _FIELD, _FIELD), max_size=5), st.data())
+def test_rows_as_tuples_are_carried_as_rows_as_dicts_are(
+    rows: list[tuple[object, ...]], data: st.DataObject
+) -> None:
+    """Whatever the topic declares; rows that it refuses are the same dead letters."""
+    declared = data.draw(st.sampled_from([Noted, Struct, Model, Entry, dict, dict[str, Any]]))
+    key = data.draw(st.sampled_from([int, str, dict, dict[str, Any]]))
+    names = ("id", "note", "price")
+    spec = TopicSpec("rows", serde_for(key), serde_for(declared))
+    carrier = SourceCarrier(
+        SourceConnector(
+            name="in",
+            source=MemorySource(values=[]),
+            topics={"": spec},
+            policy=on_error.dlq("letters"),
+        )
+    )
+    named = NamedColumns(names, rows)
+    is_composite = key not in {int, str}
+    keys: Any = NamedColumns(("id",), [row[:1] for row in rows])
+    if not is_composite:
+        keys = named.column("id")
+    columns = Read.columns(named, {}, keys=keys, timestamps_ms=[5] * len(rows))
+    records = [Record(key, dict(row), moment(5)) for key, row in zip(keys, named, strict=True)]
+    assert _outcome(carrier, columns) == _outcome(carrier, Read(records, {}))
+
+
+def test_rows_of_the_usual_types_are_carried_in_one_buffer() -> None:
+    rows = NamedColumns(("id", "note"), [(7, "a"), (8, None)])
+    for key, keys in ((int, [7, 8]), (str, ["7", "8"]), (bytes, [b"7", b"8"]), (int, None)):
+        for declared in (Noted, dict):
+            spec = TopicSpec("rows", serde_for(key), serde_for(declared))
+            connector = SourceConnector(
+                name="in", source=MemorySource(values=[]), topics={"": spec}, policy=on_error.FAIL
+            )
+            (batch,) = (
+                SourceCarrier(connector).carry(Read.columns(rows, {}, keys=keys), NOW).batches
+            )
+            assert isinstance(batch.keys, ByteSpans)
+            assert isinstance(batch.values, ByteSpans)
+            assert [*batch.values] == [b'{"id":7,"note":"a"}', b'{"id":8,"note":null}']
 
 
 def _refuse(record: AnyRecord) -> AnyRecord:

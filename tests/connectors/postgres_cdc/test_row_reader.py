@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.connectors.postgres_cdc.change_stream import CapturedTable, TableShape
+from streamlog.connectors.postgres_cdc.change_stream import CapturedTable, TableRun, TableShape
 from streamlog.connectors.postgres_cdc.pgoutput import (
     UNCHANGED,
     Insert,
@@ -81,6 +82,33 @@ def test_rows_are_those_that_the_decoders_read(
     named = SHAPE.named(rows)
     assert repr([*named]) == repr([step_by_step(frame) for frame in frames[start:]])
     assert SHAPE.keys(named, "rows") == [row["id"] for row in named]
+
+
+@given(
+    st.sampled_from([(), ("id",), ("name", "id")]),
+    st.lists(
+        st.lists(st.tuples(*[st.integers(0, 9)] * len(TYPES)), max_size=3) | st.integers(0, 9)
+    ),
+)
+def test_a_run_has_its_rows_and_deletions_in_their_order(
+    key: tuple[str, ...], adds: list[list[tuple[object, ...]] | int]
+) -> None:
+    run = TableRun(replace(SHAPE, key_at=tuple([*TYPES].index(each) for each in key)))
+    wanted: list[tuple[object, object, int]] = []
+    for time_ms, added in enumerate(adds):
+        if isinstance(added, int):
+            run.add([added], [None], time_ms)
+            wanted.append((added, None, time_ms))
+            continue
+        run.add_rows(added, time_ms)
+        for values in added:
+            row = dict(zip(TYPES, values, strict=True))
+            many = {name: row[name] for name in key} or None
+            wanted.append((row["id"] if key == ("id",) else many, row, time_ms))
+    keys, values = run.columns()
+    found = [*zip(keys or [None] * len(values), values, run.times_ms, strict=True)]
+    assert found == wanted
+    assert [(each.key, each.value) for each in run.records()] == [each[:2] for each in wanted]
 
 
 OTHERS = [
