@@ -6,8 +6,9 @@ something or the change means nothing. The run draws a sample of all mutants, ru
 tests that reach the changed line (measured by coverage beforehand), and prints the survivors.
 
 Most mutants fail with a few examples of each property (the profile "quick"), so only those that
-survive them are tried with all. Messages, log lines, annotations and decorators are left alone. A
-run that takes longer than `TIMEOUT_S` counts as a failure: the change made a loop endless.
+survive them are tried with all. Messages, log lines, annotations, decorators and the keywords of
+classes are left alone. A run that takes longer than `TIMEOUT_S` counts as a failure: the change
+made a loop endless.
 """
 
 from __future__ import annotations
@@ -91,8 +92,12 @@ class Changes(ast.NodeTransformer):
             self.found.append((getattr(node, "lineno", 0), description))
             if len(self.found) - 1 == self._chosen:
                 return ast.copy_location(changed, node)
+        left_alone = {"annotation", "returns", "decorator_list", "type_params"}
+        if isinstance(node, ast.ClassDef):
+            # `frozen=True` of a Struct, as that of a dataclass's decorator.
+            left_alone.add("keywords")
         for name, value in ast.iter_fields(node):
-            if name not in {"annotation", "returns", "decorator_list", "type_params"}:
+            if name not in left_alone:
                 setattr(node, name, self._visited(value))
         return node
 

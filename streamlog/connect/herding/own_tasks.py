@@ -271,8 +271,7 @@ class OwnTasks:
         if ours is None or ours.status is None or slot not in self._slots:
             return
         if status.worker_id != self._worker_id and status.generation <= self._generation:
-            ours.status = replace(ours.status, generation=self._generation)
-            yield WriteStatus(slot, ours.status)
+            yield WriteStatus(slot, replace(ours.status, generation=self._generation))
 
     def of(self, connector: str) -> list[ConnectorSlot]:
         """Return the slots of a connector that this worker has, running or failed."""

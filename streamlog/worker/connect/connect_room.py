@@ -216,7 +216,12 @@ class ConnectRoom:
         Args:
             commit: makes a last commit for what ends here.
         """
-        generation = self._deps.consumer.group_metadata().generation_id
+        try:
+            generation = self._deps.consumer.group_metadata().generation_id
+        except UnknownMember:
+            # The session has ended since the round, as on a machine that stood still. The next poll
+            # joins again, and the round that follows drops what was read by this one.
+            return
         before, self._generation = self._generation, generation
         self._given = {name: [*numbers] for name, numbers in self._exchange.given_slots.items()}
         until, herding = self._exchange.configs_until, self.herding

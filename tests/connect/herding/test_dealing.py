@@ -62,6 +62,8 @@ def test_nothing_to_read_needs_no_task() -> None:
 
 
 def test_limits_are_errors() -> None:
+    (task,) = deal(range(PARTS_MAX), [], tasks_max=1)
+    assert len(task) == PARTS_MAX
     with pytest.raises(ConfigError, match="100000"):
         deal(range(PARTS_MAX + 1), [], tasks_max=1)
     with pytest.raises(ConfigError, match=r"tasks\.max=0"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from streamlog.connect.herding.configs import TASK_PARTS, ConnectConfigs
-from streamlog.connect.herding.herder_requests import ConnectorSlot, WriteStatus
+from streamlog.connect.herding.herder_requests import ConnectorSlot, Effect, WriteStatus
 from streamlog.connect.herding.lifecycle import ConnectorState
 from streamlog.connect.herding.own_tasks import (
     REFUSED_WAITS,
@@ -14,6 +16,7 @@ from streamlog.connect.herding.own_tasks import (
     restart_delay_ms,
 )
 from streamlog.connect.herding.statuses import ConnectStatuses, Status
+from streamlog.replace import replace
 
 
 def test_waits_double_up_to_their_limit() -> None:
@@ -58,6 +61,10 @@ def given(own: OwnTasks, slots: set[int], *, until: int, generation: int) -> fro
     return frozenset(slot.task for slot in own.confirmed)
 
 
+def written(effects: Iterable[Effect]) -> list[WriteStatus]:
+    return [each for each in effects if isinstance(each, WriteStatus)]
+
+
 def dealt(own: OwnTasks, configs: ConnectConfigs, offset: int, *parts: str) -> None:
     configs.tasks["s"] = [{TASK_PARTS: each} for each in parts]
     own.dealt("s", offset)
@@ -80,6 +87,30 @@ def test_a_task_commits_last_only_while_no_other_task_has_its_parts() -> None:
     # There is one task left, which has the parts that it had.
     dealt(own, configs, 12, "[4]")
     assert given(own, {0}, until=13, generation=5) == {0}
+
+
+def test_no_dealing_counts_before_the_first_round() -> None:
+    configs = ConnectConfigs(connectors={"s": {}})
+    own = OwnTasks("here:1", configs, ConnectStatuses())
+    assert own.is_counted("s")
+    dealt(own, configs, 0, "[1]")
+    assert own.has_uncounted
+    assert not own.is_counted("s")
+
+
+def test_a_task_that_runs_says_so_whatever_the_topic_says() -> None:
+    """Generations begin at 1 again once the coordinator has forgotten the group."""
+    configs, statuses = ConnectConfigs(connectors={"s": {}}), ConnectStatuses()
+    own, slot = OwnTasks("here:1", configs, statuses), ConnectorSlot("s", 0)
+    statuses.statuses["s", 0] = Status(
+        state=ConnectorState.RUNNING, worker_id="there:1", generation=40
+    )
+    dealt(own, configs, 5, "[1]")
+    list(own.on_round({slot}, 6, 1))
+    states = [each.status.state for each in written(own.began(slot, 0))]
+    assert states == [ConnectorState.RUNNING]
+    # That it has none any more is not said over the task of another worker.
+    assert not written(own.on_round((), 6, 2))
 
 
 def test_a_deleted_connector_has_no_dealing_that_waits() -> None:
@@ -109,6 +140,8 @@ def test_a_status_that_a_former_owner_writes_late_is_written_over() -> None:
     assert not [*own.contradicted(slot, ours)]
     later = Status(state=ConnectorState.RUNNING, worker_id="there:1", generation=8)
     assert not [*own.contradicted(slot, later)]
+    # What the former owner tells of the round that took the task from it is past, too.
+    assert [*own.contradicted(slot, replace(late, generation=7))] == [again]
     assert not [*own.contradicted(ConnectorSlot("s", 1), late)]
     list(own.on_round((), 6, 8))
     assert not [*own.contradicted(slot, late)]

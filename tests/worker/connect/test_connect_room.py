@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,9 +26,13 @@ from streamlog.connect import (
     SourceOffset,
     SourcePartition,
 )
-from streamlog.errors import ProcessingError
+from streamlog.errors import ProcessingError, UnknownMember
 from streamlog.log import Log
+from streamlog.protocol.messages.classic_groups import LeaveGroupRequest, MemberIdentity
 from streamlog.replace import replace
+from streamlog.transport.client_connection import TcpTransport
+from streamlog.worker import worker
+from streamlog.worker.connect.connect_room import ConnectRoom
 from streamlog.worker.connect.sink_group import purge_once
 from streamlog.worker.program import WorkerStart
 from streamlog.worker.worker import Worker
@@ -205,6 +209,52 @@ def test_a_sink_whose_task_moves_to_a_new_worker_goes_on(tmp_path: Path) -> None
         assert Out.values == ["word"] * 4
 
     asyncio.run(story())
+
+
+def test_a_worker_whose_session_ends_in_the_middle_of_a_round_joins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that stands still: the broker has given the member up meanwhile."""
+    removed: list[str] = []
+
+    async def on_round(room: ConnectRoom, commit: Callable[[], Awaitable[bool]]) -> None:
+        if not removed:
+            removed.append(room._deps.consumer.group_metadata().member_id)
+            await remove(removed[0])
+            # The next heartbeat tells it; the member then joins again, while this round is old.
+            while is_member(room):  # noqa: ASYNC110 - nothing else tells it
+                await asyncio.sleep(0)
+        await real(room, commit)
+
+    def is_member(room: ConnectRoom) -> bool:
+        try:
+            return room._deps.consumer.group_metadata().member_id == removed[0]
+        except UnknownMember:
+            return False
+
+    async def remove(member: str) -> None:
+        async with Log.open(f"embedded:{tmp_path}/log") as log:
+            request = LeaveGroupRequest(
+                group_id="words", members=[MemberIdentity(member_id=member)]
+            )
+            assert log.address is not None
+            transport = await TcpTransport.connect(
+                *log.address, client_id="operator", timeout_ms=5_000
+            )
+            answer = await transport.call(request, timeout_ms=5_000)
+            await transport.close()
+            assert (answer.error_code, answer.members[0].error_code) == (0, 0)
+
+    real = ConnectRoom.on_round
+    monkeypatch.setattr(ConnectRoom, "on_round", on_round)
+    monkeypatch.setattr(worker, "HEARTBEAT_INTERVAL_MS", 100)
+    app = build(tmp_path)
+    words = app.topic("words", key=str, value=str, partitions=1)
+    app.source(words, Words(), name="in")
+    app.sink(words, Out(flush=Flush(every="10ms")), name="out")
+    asyncio.run(run(app, tmp_path, lambda: len(Out.values) == 10))
+    assert removed
+    assert sorted(Out.values) == sorted(f"word {number}" for number in range(10))
 
 
 def test_what_the_target_has_is_removed_from_the_own_topic_of_a_sink(tmp_path: Path) -> None:
