@@ -155,6 +155,8 @@ class CutLeader(Protocol):
 
     epoch: int
     """The leader epoch of this cluster."""
+    epoch_start: int
+    """Where the log ended when the epoch began, or where it was cut since."""
 
     def on_cut(self, offset: int) -> None:
         """Note that the log ends at `offset` from now on."""
@@ -314,7 +316,9 @@ class MirrorReader:
                 f"the source's log diverges at offset {offset}, below offset {self._floor}, where"
                 " it began to lead: it has lost records that this log has"
             )
-        if offset >= log.high_watermark or self._may_cut:
+        # A new leader does not know yet what earlier leaders have committed: anything that it began
+        # with may be, and a follower that knows it would refuse to cut it.
+        if offset >= max(log.high_watermark, self._leader.epoch_start) or self._may_cut:
             return []
         # 1. Records 60 to 99 are committed here, and an unclean election lost them at the source.
         # 2. If this leader cut them in its epoch, a follower that has them could be elected in the

@@ -114,6 +114,7 @@ class LeaderDouble:
     """The leader of a mirror partition, as its reader sees it."""
 
     epoch: int
+    epoch_start: int = 0
     cuts: list[int] = field(default_factory=list)
 
     def on_cut(self, offset: int) -> None:
@@ -260,12 +261,16 @@ def test_a_mirror_that_has_read_everything_is_its_source(seed: int) -> None:
     assert mirror.reader.lag == 0
 
 
-def new_reader(*, end: int = 10, committed: int = 10, floor: int = 0) -> MirrorReader:
+def new_log(*, end: int, committed: int) -> ReplicaLog:
     mirror = Mirror(Source(Random(0)))
     mirror.batches = [(0, 3, b"")]
     mirror.log.end_offset = mirror.log.flushed_offset = end
     mirror.log.high_watermark = committed
-    return MirrorReader(LeaderDouble(5), mirror.log, floor=floor)
+    return mirror.log
+
+
+def new_reader(*, end: int = 10, committed: int = 10, floor: int = 0) -> MirrorReader:
+    return MirrorReader(LeaderDouble(5), new_log(end=end, committed=committed), floor=floor)
 
 
 def test_one_fetch_is_open_at_a_time_and_an_old_answer_does_not_count() -> None:
@@ -316,6 +321,17 @@ def test_a_log_that_diverges_or_is_longer_than_the_source_s_has_no_lag() -> None
     assert reader.lag is None
     reader.on_ends(0, 9)
     assert reader.lag == 2
+
+
+def test_what_a_leader_began_with_counts_as_committed() -> None:
+    """Life 201 of the simulation: followers knew the high watermark, their leader did not."""
+    log = new_log(end=10, committed=3)
+    reader = MirrorReader(LeaderDouble(5, epoch_start=8), log)
+    reader.next_fetch()
+    assert reader.on_diverging(1, Diverging(3, 7)) == [AskCut(7)]
+    beyond = MirrorReader(LeaderDouble(5, epoch_start=7), new_log(end=10, committed=3))
+    beyond.next_fetch()
+    assert beyond.on_diverging(1, Diverging(3, 7)) == [Truncate(7)]
 
 
 def test_records_from_before_the_source_led_are_never_cut() -> None:
