@@ -44,9 +44,9 @@ REPEATABLE = ("Objects", "Search")
 """The sinks that write ranges of the log."""
 TIMES = 3
 """A life ends when its step comes for the first time, the second, or the third."""
-ENDS_S = 60.0
+ENDS_S = 180.0
 """The longest life."""
-CATCHES_UP_S = 120.0
+CATCHES_UP_S = 600.0
 EVENTS = 5
 """The kinds of events of a group of workers; each happens as often as a step is tried."""
 SUSPENDED_S = 3.5
