@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory compile clean test-opensearch mutants
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -195,6 +195,9 @@ bench-connect: $(VENV)/.dev ## connectors beside their peers: kcat, rsyslog, Qui
 
 bench-connect-memory: $(VENV)/.dev ## how much a worker grows by a file and a transaction of PostgreSQL of 1 GiB, a log that takes nothing for a while, and a slow target; ARGS="transaction --bytes 100000000" runs one row with other sizes; exit code 1 if a bar is missed
 	@$(BIN)/python -m benchmarks.connect_memory $(ARGS)
+
+bench-mirror: $(VENV)/.dev ## a mirror beside librdkafka's consumer and MirrorMaker 2 (Maven), and its lag at 1,000 records a second; RUNS=5, RECORDS=2000000
+	@$(BIN)/python -m benchmarks --only mirroring --runs $(or $(RUNS),5) --records $(or $(RECORDS),2000000)
 
 bench-snapshots: $(VENV)/.dev ## snapshots of state in moto's S3 on this machine: the restore of KEYS=10000000 keys with them and from the changelog alone, and what they cost J2
 	@KEYS=$(or $(KEYS),10000000) $(BIN)/python -m benchmarks.snapshots

@@ -31,6 +31,7 @@ from benchmarks import (
     latency,
     log,
     memory,
+    mirroring,
     nexmark,
     registered,
     replicated,
@@ -69,9 +70,10 @@ BENCHMARKS: dict[str, Benchmark] = {
     "state": state.figures,
     "spark": spark.figures,
     "connect": connect.figures,
+    "mirroring": mirroring.figures,
 }
-ALONE = {"connect"}
-"""Runs only if it is named: it needs servers that most machines lack."""
+ALONE = {"connect", "mirroring"}
+"""Run only if they are named: they need programs that most machines lack."""
 ONCE = {"memory", "state", "spark"}
 """Runs for so long that a median of several says no more."""
 
