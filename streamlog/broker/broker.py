@@ -69,6 +69,7 @@ from streamlog.broker.replication.partition import Partitions
 from streamlog.broker.replication.replicas import Replicas
 from streamlog.broker.request_metrics import RequestMetrics
 from streamlog.broker.security.acl_authorizer import Authorizer
+from streamlog.broker.security.principals import IN_PROCESS, RequestContext
 from streamlog.broker.security.users import Users
 from streamlog.broker.storage.disk.offload import Threads, os_thread
 from streamlog.broker.storage.disk.os_files import OsFiles, shares_now
@@ -91,7 +92,6 @@ if TYPE_CHECKING:
     from streamlog.broker.apis.produce import Pieces, RecordChecks
     from streamlog.broker.cluster.figures import BrokerStatus
     from streamlog.broker.handlers import AnyAnswer
-    from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.storage.disk.files import Files
     from streamlog.protocol.fetch_patterns import FetchAlike
     from streamlog.protocol.messages.produce_and_fetch import (
@@ -141,8 +141,8 @@ class Broker:
             mode=directory.config.flush,
         )
         self._replicas, self._replica_fetches = self._make_replicas()
-        self._mirrors, mirrors = self._make_mirrors(threads)
         self._coordinator, self._transactions = self._make_coordinators()
+        self._mirrors, mirrors = self._make_mirrors(threads)
         self._groups, self._verification, self._transacting = self._make_requests()
         self._metadata_requests = self._make_metadata_requests()
         self._leaders = LeaderEndpoints(self._metadata_requests, self._listener)
@@ -177,6 +177,9 @@ class Broker:
             cluster_id=cluster_id,
             clock=clock,
             lost_and_found=LostAndFound(self._directory, threads=threads),
+            groups=self._coordinator,
+            here=self._handle_own,
+            ask_leader=member.ask_leader,
         )
         return mirrors, MirrorRequests(member.metadata, mirrors, cluster_id=cluster_id, clock=clock)
 
@@ -462,6 +465,11 @@ class Broker:
 
     async def _call(self, node_id: int, request: Message, timeout_ms: int) -> Message:
         return await self._member.call(node_id, request, timeout_ms=timeout_ms)
+
+    async def _handle_own(self, request: Message, version: int) -> Message | None:
+        """Answer a request of this broker itself. Raises what `handle` raises."""
+        context = RequestContext(version, "streamlog-mirror", "", principal=IN_PROCESS)
+        return await self.handle(request, context)
 
     async def leave(self) -> None:
         """Hand leadership over to other brokers while the listeners are open.

@@ -124,7 +124,8 @@ class LinkConfig:
         "",
         NamedSetting(
             "sasl.username",
-            "The user there. On the source's topics it needs READ and DESCRIBE_CONFIGS.",
+            "The user there. On the source's topics it needs READ and DESCRIBE_CONFIGS, and"
+            " DESCRIBE on groups that are copied.",
         ),
     )
     login_password: str = password(
@@ -190,6 +191,40 @@ class LinkConfig:
     )
     # Per broker, as Kafka's throttles of replication are: brokers don't tell each other what they
     # have fetched.
+    groups: str = items(
+        "",
+        NamedSetting(
+            "groups",
+            "Consumer groups of the source whose committed offsets are copied: each pattern has to"
+            " match a whole name. Offsets are copied in topics that the link mirrors, while the"
+            " group has no members in this cluster.",
+        ),
+        MIRRORED_PATTERNS,
+    )
+    groups_exclude: str = items(
+        "console-consumer-.*,__.*",
+        NamedSetting("groups.exclude", "Groups that are not copied although groups names them."),
+        MIRRORED_PATTERNS,
+    )
+    sync_group_offsets_interval_ms: int = integer(
+        1_000,
+        NamedSetting(
+            "sync.group.offsets.interval.ms",
+            "The time between two looks at the source's groups. (MirrorMaker 2:"
+            " sync.group.offsets.interval.seconds.)",
+            "ms",
+        ),
+        minimum=10,
+        maximum=DAY_MS,
+    )
+    sync_group_deletions_enabled: bool = boolean(
+        NamedSetting(
+            "sync.group.deletions.enabled",
+            "Whether offsets and groups that are deleted at the source, or expire there, are"
+            " deleted here, too. Only copies are. Not a setting of Kafka.",
+        ),
+        default=False,
+    )
     bytes_per_second: int = integer(
         0,
         NamedSetting(
@@ -245,6 +280,8 @@ class LinkConfig:
         check_table(self)
         patterns_of("topics", self.topics)
         patterns_of("topics.exclude", self.topics_exclude)
+        patterns_of("groups", self.groups)
+        patterns_of("groups.exclude", self.groups_exclude)
         if self.request_timeout_ms <= self.fetch_max_wait_ms:
             raise ConfigError(
                 f"request.timeout.ms={self.request_timeout_ms}: must be more than"

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from streamlog import repeated
 from streamlog.broker.config.link import FETCH_BYTES_MIN, LinkConfig
 from streamlog.broker.config.settings import LONG_MAX
+from streamlog.broker.mirroring.group_copier import GroupCopier, GroupsHere, Here
 from streamlog.broker.mirroring.link_reader import LinkReader
 from streamlog.broker.mirroring.link_runner import LinkRunner, runner_of
 from streamlog.broker.mirroring.mirror_copy import LinkCounts, MirrorCopy
+from streamlog.broker.mirroring.readable_ends import AskLeader, ReadableEnds
 from streamlog.broker.mirroring.source_cluster import SourceCluster, source_of
 from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key
 from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorLink, MirrorState
@@ -61,6 +63,9 @@ class Mirrors:
         cluster_id: this cluster.
         clock: the time.
         lost_and_found: keeps what is cut.
+        groups: the groups that this broker coordinates.
+        here: has requests answered by this broker.
+        ask_leader: asks another broker.
     """
 
     def __init__(
@@ -73,6 +78,9 @@ class Mirrors:
         cluster_id: str,
         clock: Clock,
         lost_and_found: LostAndFound,
+        groups: GroupsHere,
+        here: Here,
+        ask_leader: AskLeader,
     ) -> None:
         self._metadata = metadata
         self._partitions = partitions
@@ -81,11 +89,15 @@ class Mirrors:
         self._cluster_id = cluster_id
         self._clock = clock
         self._lost_and_found = lost_and_found
+        self._groups = groups
+        self._here = here
+        self._ask_leader = ask_leader
         self._copies: dict[tuple[str, int], MirrorCopy] = {}
         self._readers: dict[bytes, tuple[MirrorLink, LinkReader, asyncio.Task[None]]] = {}
         self._runners: dict[bytes, tuple[MirrorLink, LinkRunner, asyncio.Task[None]]] = {}
         self._unusable: dict[bytes, str] = {}
         """Why links can't be used, by link."""
+        self._copiers: dict[bytes, tuple[MirrorLink, GroupCopier, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
         self.counts: dict[bytes, LinkCounts] = {}
         """What was copied over each link since this broker started."""
@@ -103,12 +115,11 @@ class Mirrors:
         return {*self._readers, *self._runners, *self._unusable}
 
     def troubles(self) -> dict[bytes, str]:
-        """Return why sources can't be reached, by link."""
-        # Both parts connect by themselves: the reader's trouble counts, since it stops the copies.
-        found = {each: runner.trouble for each, (_, runner, _) in self._runners.items()}
-        found |= {
-            each: reader.trouble for each, (_, reader, _) in self._readers.items() if reader.trouble
-        }
+        """Return what is wrong with links on this broker: a source out of reach, groups in use."""
+        # All parts connect by themselves: the reader's trouble counts, since it stops the copies.
+        found = {each: copier.trouble for each, (_, copier, _) in self._copiers.items()}
+        found |= {each: of.trouble for each, (_, of, _) in self._runners.items() if of.trouble}
+        found |= {each: of.trouble for each, (_, of, _) in self._readers.items() if of.trouble}
         return {**{each: why for each, why in found.items() if why}, **self._unusable}
 
     async def run(self) -> None:
@@ -119,6 +130,7 @@ class Mirrors:
                 self._changed.clear()
                 self._deal(group)
                 self._deal_links(group)
+                self._deal_groups(group)
                 self._abort_left_open()
 
     def _abort_left_open(self) -> None:
@@ -183,6 +195,32 @@ class Mirrors:
                     clock=self._clock,
                 )
                 self._runners[link_id] = link, runner, group.create_task(runner.run())
+
+    def _deal_groups(self, group: asyncio.TaskGroup) -> None:
+        """Copy the groups of all links, each broker those that it coordinates."""
+        links = self._metadata.links
+        for link_id, (link, _, task) in [*self._copiers.items()]:
+            if links.get(link_id) != link:
+                task.cancel()
+                del self._copiers[link_id]
+        for link_id, link in links.items():
+            copier = None if link_id in self._copiers else self._copier(link)
+            if copier is not None:
+                self._copiers[link_id] = link, copier, group.create_task(copier.run())
+
+    def _copier(self, link: MirrorLink) -> GroupCopier | None:
+        """Return what copies the groups of a link; None if it copies none."""
+        found = self._open(link) if link.settings.get("groups") else None
+        if found is None:
+            return None
+        return GroupCopier(
+            link,
+            *found,
+            metadata=self._metadata,
+            groups=self._groups,
+            ends=ReadableEnds(self._metadata, self._partitions, self._ask_leader),
+            here=self._here,
+        )
 
     def _deal(self, group: asyncio.TaskGroup) -> None:
         shares = self._shares()

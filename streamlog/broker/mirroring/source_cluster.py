@@ -89,6 +89,11 @@ class SourceCluster:
         self._shared: Transport | None = None
         self._asking = asyncio.Lock()
 
+    @property
+    def broker_ids(self) -> list[int]:
+        """The brokers of the source, as `refresh` has found them."""
+        return [*self._brokers]
+
     async def refresh(self, names: Iterable[str] | None) -> None:
         """Ask for topics by name, or for all of them (None).
 

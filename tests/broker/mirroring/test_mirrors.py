@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from random import Random
 
 from streamlog.broker.broker import Broker
+from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import Listener
+from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
 from streamlog.broker.server.socket_server import SocketServer
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
@@ -35,13 +37,14 @@ from streamlog.records.compression import Compression
 from tests.broker.node import ask, batch, create, delete, produce
 
 WITHIN_S = 30
+QUICK_GROUPS = BrokerConfig(group=GroupConfig(initial_rebalance_delay_ms=0))
 
 
 @asynccontextmanager
 async def serving(files: MemoryFiles, port: int = 0) -> AsyncIterator[tuple[Broker, str]]:
     """Run a broker; yield it and its address."""
     async with (
-        Broker.open("data", files=files) as broker,
+        Broker.open("data", files=files, config=QUICK_GROUPS) as broker,
         SocketServer(broker, [Listener(host="127.0.0.1", port=port)]) as listening,
     ):
         (server,) = listening.servers
