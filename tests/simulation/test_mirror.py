@@ -31,6 +31,11 @@ def test_mirrors_become_their_sources_and_promotions_lose_nothing() -> None:
             assert counts[name] > 0, f"{name} never happened"
 
 
+@pytest.mark.parametrize("seed", [10, 201])
+def test_lives_that_found_a_fault_end_well(seed: int) -> None:
+    assert not simulate(seed).violations
+
+
 def test_a_seed_gives_one_life_of_two_clusters() -> None:
     assert simulate(3) == simulate(3)
 

@@ -110,6 +110,7 @@ class Follower:
         self.leader = state.leader
         self._broker = broker
         self._last_unclean_epoch = state.last_unclean_epoch
+        self._is_mirror = state.mirror_of is not None
         self._log = log
         self._rules = rules
         self._incarnation, self._number = first_fetch_id
@@ -214,7 +215,11 @@ class Follower:
         log = self._log
         # An end after the leader's is a divergence, which the next fetch finds by its epoch.
         if log.end_offset < log_start or log.end_offset == log.start_offset:
-            if log_start < log.high_watermark and not self._may_lose():
+            # 1. The source deletes its records below 84, and the leader of the mirror, which ends
+            # at 75, begins at 84. 2. Another replica, which ends at 75 too, leads next. 3. The log
+            # of the former leader is empty: it loses nothing if it begins where the new one does.
+            may_begin = self._is_mirror or self._may_lose()
+            if log_start < log.high_watermark and not may_begin:
                 return self._stop(log_start)
             log.start_at(log_start)
             return [StartAt(log_start)]
