@@ -288,7 +288,12 @@ class ServiceGroup:
 
     async def _on_assigned(self, _partitions: frozenset[TopicPartition]) -> None:
         self._rebalances.begin(self._clock.now_ms())
-        generation = self._consumer.group_metadata().generation_id
+        try:
+            generation = self._consumer.group_metadata().generation_id
+        except UnknownMember:
+            # The session has ended since the round, as on a machine that stood still. The next poll
+            # joins again, and the round that follows counts as missed.
+            return
         before, claimed = self._generation, self._exchange.own_slots
         given = {name: [*numbers] for name, numbers in self._exchange.given_slots.items()}
         await self._on_round(

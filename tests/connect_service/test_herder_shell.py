@@ -12,8 +12,14 @@ import pytest
 
 from streamlog.connect import names, source_progress
 from streamlog.connect_service import task_keeper
+from streamlog.connect_service.herder_shell import ServiceSettings
 from streamlog.connect_service.rest_answers import parse_call
+from streamlog.connect_service.service_group import ServiceGroup
+from streamlog.errors import UnknownMember
 from streamlog.log import Log
+from streamlog.protocol.messages.classic_groups import LeaveGroupRequest, MemberIdentity
+from streamlog.record import TopicPartition
+from streamlog.transport.client_connection import TcpTransport
 from tests.connect_service.outside import BROKEN, WRITTEN
 from tests.connect_service.running import Client, running, worker
 
@@ -256,3 +262,46 @@ def test_what_stops_during_a_rebalance_does_not_hold_it_up(
             assert (await client.ask("DELETE", "/connectors/a"))[0] == 204
 
     asyncio.run(main())
+
+
+def test_a_worker_whose_session_ends_in_the_middle_of_a_round_joins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that stands still: the coordinator has given the member up meanwhile."""
+    removed: list[str] = []
+
+    async def on_assigned(group: ServiceGroup, partitions: frozenset[TopicPartition]) -> None:
+        if not removed:
+            removed.append(group._consumer.group_metadata().member_id)
+            await remove(removed[0])
+            # The next heartbeat tells it; the member then joins again, while this round is old.
+            while is_member(group):  # noqa: ASYNC110 - nothing else tells it
+                await asyncio.sleep(0)
+        await real(group, partitions)
+
+    def is_member(group: ServiceGroup) -> bool:
+        try:
+            return group._consumer.group_metadata().member_id == removed[0]
+        except UnknownMember:
+            return False
+
+    async def remove(member: str) -> None:
+        async with Log.open(f"embedded:{tmp_path}") as log:
+            assert log.address is not None
+            transport = await TcpTransport.connect(
+                *log.address, client_id="operator", timeout_ms=5_000
+            )
+            members = [MemberIdentity(member_id=member)]
+            request = LeaveGroupRequest(group_id=ServiceSettings().group_id, members=members)
+            answer = await transport.call(request, timeout_ms=5_000)
+            await transport.close()
+            assert (answer.error_code, answer.members[0].error_code) == (0, 0)
+
+    async def story() -> None:
+        async with running(tmp_path) as client:
+            await client.until(lambda: client.service.group.is_settled)
+
+    real = ServiceGroup._on_assigned
+    monkeypatch.setattr(ServiceGroup, "_on_assigned", on_assigned)
+    asyncio.run(story())
+    assert removed
