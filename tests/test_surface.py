@@ -114,7 +114,7 @@ ADMIN = [
     "abort_transaction",
     "alter_client_metrics", "alter_client_quotas", "alter_configs", "alter_group_offsets",
     "alter_link", "alter_loggers", "alter_partition_reassignments", "alter_replica_log_dirs",
-    "can_publish", "create_acls", "create_link", "create_partitions",
+    "can_publish", "compare_mirror", "create_acls", "create_link", "create_partitions",
     "create_topics", "delete_acls",
     "delete_client_metrics", "delete_group_offsets", "delete_groups", "delete_link",
     "delete_records",

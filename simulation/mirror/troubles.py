@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 FAULTS_MS = 6_000
 PAUSE_MS = (30, 400)
-CALM_DELAY_MS = 5
-"""The longest delay of a message once nothing fails any more."""
 
 
 class Troubles:
@@ -51,7 +49,6 @@ class Troubles:
         world, chance = self._world, self._world.chance
         if world.now_ms > FAULTS_MS:
             self._mend()
-            self._delay_ms = CALM_DELAY_MS
             world.heal()
             for site in world.sites:
                 for broker in site.brokers:

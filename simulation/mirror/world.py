@@ -25,7 +25,6 @@ REST_MS_MAX = 40_000
 """Once nothing fails any more, everything has to come to rest within this time."""
 LAST_RECORDS_MS = 600
 """How long producers go on once nothing fails any more."""
-CALM_BATCH = 20
 CLOCKS_MS_MAX = 3_600_000
 """How far the clocks of the clusters are apart."""
 
@@ -171,8 +170,6 @@ class TwoClusters:
         """From here on nothing fails."""
         self.is_healed = True
         self.sealed.clear()
-        # One record at a time, over a slow network, would take longer than the time to rest.
-        self.batch_max = CALM_BATCH
         self.tell("healed")
 
     def _unrest(self) -> str:

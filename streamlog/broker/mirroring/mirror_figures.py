@@ -68,6 +68,7 @@ def mirror_metrics(mirrors: Mirrors, metadata: ClusterMetadata, now_ms: int) -> 
     """Yield the lags of the mirrors that this broker leads, and the counts of its links."""
     names = {link_id: link.name for link_id, link in metadata.links.items()}
     lags: dict[tuple[str, ...], _TopicFigures] = {}
+    # A link that was deleted has no name; its topics were promoted, or are about to go.
     for copy in mirrors.copies():
         link = names.get(copy.source.link_id)
         lag = lag_of(copy, now_ms)

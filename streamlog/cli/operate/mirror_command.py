@@ -8,7 +8,7 @@ copies nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from rich.table import Table as Grid
 
 from streamlog.broker.config.link import LINK_SECURITY, LinkConfig
 from streamlog.broker.mirroring.link_runner import rules_of
-from streamlog.cli.session import LogOption, Session, ask, run
+from streamlog.cli.session import LogOption, Session, ask, run, with_log
 from streamlog.cli.terminal import out, parse_name_values, say
 from streamlog.client.admin import (
     Admin,
@@ -28,10 +28,13 @@ from streamlog.client.admin import (
     MirrorsDescription,
     MirrorStatus,
 )
+from streamlog.client.admin.log_comparison import ComparedRange
+from streamlog.clock import SystemClock
 from streamlog.errors import ConnectionLost, RequestTimedOut, UsageError, quantity
 from streamlog.log import Log
 from streamlog.properties import resolve
 from streamlog.protocol.schema import id_text
+from streamlog.record import TopicPartition
 from streamlog.transport.client_connection import TcpTransport
 from streamlog.transport.security import Security
 
@@ -40,6 +43,9 @@ CONNECT_MS = 10_000
 CLIENT_ID = "streamlog-cli"
 DEFAULT_PORT = 9092
 TOPICS_SHOWN = 5
+EXIT_DIFFERENT = 1
+PROGRESS_MS = 5_000
+POLICY = "cleanup.policy"
 BOOTSTRAP, PROTOCOL = "bootstrap.servers", "security.protocol"
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -445,3 +451,135 @@ def _time_text(wall_ms: int) -> str:
     if not wall_ms:
         return ""
     return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+
+
+class VerifiedPartition(msgspec.Struct, frozen=True):
+    """The outcome for a partition of a mirror."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    parts_at: int | None
+    """The first offset at which the sides differ; None if they don't."""
+
+
+@mirror.command("verify")
+def verify(
+    context: typer.Context,
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC]...", help="Mirror topics. Default: all of all links."),
+    ] = None,
+    *,
+    link: Annotated[
+        str | None, typer.Option("--link", metavar="NAME", help="All mirrors of this link.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    log: LogOption = None,
+) -> None:
+    """Compare mirrors with their source; exit with 1 at a difference."""
+    session: Session = context.obj
+
+    async def compare(opened: Log) -> list[VerifiedPartition]:
+        admin = opened.admin()
+        found = await admin.describe_mirrors()
+        wanted = _followed(found.mirrors, topics or [], link)
+        verified: list[VerifiedPartition] = []
+        for each in found.links:
+            own = [one for one in wanted if one.link == each.name]
+            if own:
+                verified += await _verify_link(admin, each, own)
+        return verified
+
+    done = with_log(session, log, compare)
+    if as_json:
+        say(json.dumps([msgspec.to_builtins(each) for each in done]))
+    else:
+        _show_verified(done)
+    if any(each.parts_at is not None for each in done):
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _followed(
+    mirrors: Sequence[MirrorDescription], topics: Sequence[str], link: str | None
+) -> list[MirrorDescription]:
+    """Return the mirrors to compare.
+
+    Raises:
+        UsageError: a name is not that of a mirror, or nothing is left.
+    """
+    # A promoted topic has records of its own, in which it differs by right.
+    followed = {each.name: each for each in mirrors if each.status is not MirrorStatus.PROMOTED}
+    for name in topics:
+        if name not in followed:
+            raise UsageError(f"{name} is no mirror, or was promoted, so it has no source to equal")
+    found = [
+        each
+        for name, each in followed.items()
+        if (not topics or name in topics) and link in (None, each.link)
+    ]
+    if not found:
+        raise UsageError(
+            "there is no mirror topic to compare" + (f" of link {link}" if link else "")
+        )
+    return found
+
+
+async def _verify_link(
+    admin: Admin, link: LinkDescription, mirrors: Sequence[MirrorDescription]
+) -> list[VerifiedPartition]:
+    login = {
+        name: resolve(name, value)
+        for name, value in link.settings.items()
+        if name.startswith(LINK_SECURITY)
+    }
+    url = f"kafka://{link.settings['bootstrap.servers']}"
+    found = []
+    async with Log.open(url, security=Security.of(login)) as source:
+        # What an address leads to may change; equal names there would be compared in vain.
+        if source.cluster_id != link.source_cluster_id:
+            raise UsageError(
+                f"link {link.name} is to cluster {link.source_cluster_id}, and {url} leads to"
+                f" {source.cluster_id}"
+            )
+        for mirror in mirrors:
+            settings = await admin.describe_configs(mirror.name)
+            # One after another: two would share the network, and report their progress in turns.
+            for number in range(mirror.num_partitions):
+                where = TopicPartition(mirror.name, number)
+                outcome = await admin.compare_mirror(
+                    where,
+                    source.admin(),
+                    mirror.source_topic,
+                    is_compacted="compact" in (settings[POLICY].value or ""),
+                    on_progress=_progress(where),
+                )
+                found.append(_verified(where, outcome))
+    return found
+
+
+def _verified(where: TopicPartition, found: ComparedRange) -> VerifiedPartition:
+    return VerifiedPartition(*where, found.start, found.end, found.parts_at)
+
+
+def _progress(where: TopicPartition) -> Callable[[int], None]:
+    """Return a function that prints now and then how far a partition is compared."""
+    clock = SystemClock()
+    due_ms = clock.now_ms() + PROGRESS_MS
+
+    def report(offset: int) -> None:
+        nonlocal due_ms
+        if clock.now_ms() >= due_ms:
+            due_ms = clock.now_ms() + PROGRESS_MS
+            say(f"{where.topic}-{where.partition}: equal up to offset {offset}", err=True)
+
+    return report
+
+
+def _show_verified(done: Sequence[VerifiedPartition]) -> None:
+    grid = Grid("partition", "from", "to", "result")
+    for each in done:
+        result = "equal" if each.parts_at is None else f"parts at offset {each.parts_at}"
+        grid.add_row(f"{each.topic}-{each.partition}", str(each.start), str(each.end), result)
+    out().print(grid)

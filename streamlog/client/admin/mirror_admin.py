@@ -8,13 +8,14 @@ their answers. A partition whose leader does not answer is left out of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Final, TypeAlias
 
 import msgspec
 
 from streamlog.client.admin.admin_area import AdminArea, check, raise_refused
+from streamlog.client.admin.log_comparison import ComparedRange, LogSide, compare_logs
 from streamlog.errors import StreamlogError
 from streamlog.protocol.messages.metadata_log import LinkSetting
 from streamlog.protocol.messages.mirror_messages import (
@@ -33,6 +34,7 @@ from streamlog.protocol.messages.mirror_messages import (
     DescribeMirrorsRequest,
     DescribeMirrorsResponse,
 )
+from streamlog.record import TopicPartition
 
 SILENT_MS: Final = 10_000
 """A source that has not answered for this long counts as unavailable."""
@@ -236,6 +238,37 @@ class MirrorAdmin(AdminArea):
 
         await self._ask_controller(request, AlterMirrorsResponse, read)
 
+    async def compare_mirror(
+        self,
+        mirror: TopicPartition,
+        source: MirrorAdmin,
+        source_topic: str,
+        *,
+        is_compacted: bool,
+        on_progress: Callable[[int], None],
+    ) -> ComparedRange:
+        """Compare a partition of a mirror with its source, byte for byte.
+
+        Args:
+            mirror: the partition here.
+            source: the source cluster.
+            source_topic: the topic there.
+            is_compacted: whether the topic is compacted, by each side for itself: then records are
+                compared one by one, and only where both sides have one.
+            on_progress: called with the offset that the comparison has reached.
+
+        Raises:
+            UnknownTopicOrPartition: a side does not have the partition.
+            LogError: a side refuses, or records were deleted while they were compared.
+        """
+        there = TopicPartition(source_topic, mirror.partition)
+        return await compare_logs(
+            LogSide(self._cluster, mirror),
+            LogSide(source._cluster, there),
+            is_compacted=is_compacted,
+            on_progress=on_progress,
+        )
+
     async def describe_mirrors(self) -> MirrorsDescription:
         """Return all links and mirror topics, with what the leaders of their partitions know.
 
@@ -409,6 +442,7 @@ def _seen(
     for each in partitions:
         if each.trouble:
             return MirrorStatus.DIVERGED, f"{topic.name}-{each.partition}: {each.trouble}", wall_ms
+    # Before the missing ones: one silent partition is enough to say that the source is away.
     heard = [each for each in partitions if each.silent_ms is not None]
     silent_ms = max((each.silent_ms or 0 for each in heard), default=0)
     if silent_ms > SILENT_MS:
@@ -420,6 +454,7 @@ def _seen(
         status = MirrorStatus.SOURCE_UNAVAILABLE if trouble else MirrorStatus.INITIAL
         missing = f"{topic.num_partitions - len(heard)} partitions are not read yet"
         return status, trouble or missing, topic.since_ms
+    # By time and not by records: a fast topic is always some records behind.
     lag_ms = max((each.lag_ms or 0 for each in partitions), default=0)
     if lag_ms > LAGGING_MS:
         return MirrorStatus.LAGGING, "", wall_ms - lag_ms

@@ -99,6 +99,13 @@ def test_a_link_is_created_described_paused_resumed_and_kept_while_it_mirrors() 
         orders = active["eu.orders"]
         assert (orders["link"], orders["source_topic"]) == ("east", "orders")
         assert sum(each["log_end_offset"] for each in orders["partitions"]) == 2
+        verified = json.loads(clusters.call("verify", "--link", "east", "--json"))
+        assert [(each["topic"], each["end"], each["parts_at"]) for each in verified] == [
+            *(("eu.orders", 2, None), ("eu.orders", 0, None)),
+            *(("eu.users", 2, None), ("eu.users", 0, None)),
+        ]
+        with pytest.raises(UsageError, match="no mirror"):
+            clusters.call("verify", "other")
         assert "2 topics paused: eu.orders, eu.users" in clusters.call("pause", "--link", "east")
         clusters.until(lambda each: {one["status"] for one in each.values()} == {"PAUSED"})
         assert clusters.call("resume", "eu.users", "--json") == '{"resumed": ["eu.users"]}\n'

@@ -23,7 +23,7 @@ from streamlog.connectors.sql import SqlSink, SqlSource
 from streamlog.connectors.tail import Tail
 
 Settings = Mapping[str, str]
-FLUSH = Flush(records=500, every="50ms")
+FLUSH = Flush(records=20, every="50ms")
 TABLE = "numbers"
 
 
