@@ -442,6 +442,8 @@ class SiteReplica:
         match effect:
             case Truncate(offset):
                 self._world.count("truncations")
+                # The checkpoint records a cut before it happens, see `partition_replica`.
+                self.disk.high_watermark = min(self.disk.high_watermark, offset)
                 self.disk.truncate(offset)
             case StartAt(offset):
                 self._world.count("restarts at the leader's start")
