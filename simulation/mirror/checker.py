@@ -167,6 +167,10 @@ class MirrorChecker:
         if self._world.owners.get(log[0]) is site:
             acknowledged = self.acknowledged.get(log, {})
             self.acknowledged[log] = {p: e for p, e in acknowledged.items() if p < min(lost)}
+            # What the owner has lost itself does not bind the clusters that follow it.
+            self._promoted[log] = [
+                (era, min(end, *lost)) for era, end in self._promoted.get(log, ())
+            ]
 
     def on_promoted(self, site: Site, place: Place, *, is_complete: bool) -> None:
         """A cluster's topic was promoted: what is committed there is what counts."""
