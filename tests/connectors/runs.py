@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, ParamSpec
@@ -29,13 +30,15 @@ def on_loop(body: Callable[P, Coroutine[object, object, None]]) -> Callable[P, N
 
 
 class RealContext:
-    """The context of a source or a sink: real time, real threads."""
+    """The context of a source or a sink: real time, and one real thread."""
 
     def __init__(self, name: str = "test", task: int = 0) -> None:
         self.name = name
         self.task = task
         self.counts: Counter[str] = Counter()
         self.gauges: dict[str, float] = {}
+        # One, as in a worker: a connection is closed behind what still runs on it.
+        self._thread = ThreadPoolExecutor(1)
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -44,7 +47,9 @@ class RealContext:
         await asyncio.sleep(duration_ms(time) / 1000)
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.to_thread(fn, *args)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, functools.partial(fn, *args)
+        )
 
     def record(
         self,
