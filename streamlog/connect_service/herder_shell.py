@@ -247,16 +247,20 @@ class ConnectService:
 
     # ---------------------------------------------------------------------------- running
 
-    async def run(self, background: asyncio.TaskGroup, plain: Producer) -> None:
+    async def run(
+        self, background: asyncio.TaskGroup, statuses: Producer, letters: Producer
+    ) -> None:
         """Read the topics, join the group, and do what it says until cancelled.
 
         Args:
             background: runs tasks and discoveries.
-            plain: writes statuses and dead letters.
+            statuses: writes statuses.
+            letters: writes dead letters. Not the same: `Producer.flush` raises the first error
+                of any record, so a status that is refused would fail a sink.
         """
         self._background = background
-        self.connector_topics.write_with(plain, self.status_log)
-        self._keeper = keeper = TaskKeeper(self._keeper_deps(plain), self, background)
+        self.connector_topics.write_with(statuses, self.status_log)
+        self._keeper = keeper = TaskKeeper(self._keeper_deps(letters), self, background)
         connectors = ConnectMetrics(keeper.figures, self._clock)
         for collector in (connectors.collect, self.group.metrics, process_metrics):
             self.registry.collect(collector)
@@ -270,7 +274,7 @@ class ConnectService:
             await self.status_log.catch_up()
             await self.configs_log.catch_up()
             group.create_task(keeper.run(), name="connect tasks")
-            group.create_task(self._writer.run(plain), name="connect writer")
+            group.create_task(self._writer.run(statuses), name="connect writer")
             group.create_task(self.group.run(), name="connect group")
             await self.ready.wait()
             while True:
@@ -332,7 +336,7 @@ class ConnectService:
             self._keeper.confirm(given.generation, confirmed)
         self._perform(effects)
 
-    def _keeper_deps(self, plain: Producer) -> KeeperDeps:
+    def _keeper_deps(self, letters: Producer) -> KeeperDeps:
         return KeeperDeps(
             log=self.log,
             clock=self._clock,
@@ -341,7 +345,7 @@ class ConnectService:
             offsets=self.offsets,
             offsets_topic=self.settings.offsets_topic,
             follower=self.offsets_log,
-            letters=plain,
+            letters=letters,
             declare=self.declare,
             commit_ms=self.settings.commit_ms,
             topics=self.connector_topics,
@@ -439,8 +443,13 @@ async def open_service(
         set_level=set_level,
         instance_id=instance_id,
     )
-    async with log.producer() as plain, asyncio.TaskGroup() as background:
-        running = background.create_task(service.run(background, plain), name="connect")
+    async with (
+        log.producer() as statuses,
+        log.producer() as letters,
+        asyncio.TaskGroup() as background,
+    ):
+        work = service.run(background, statuses, letters)
+        running = background.create_task(work, name="connect")
         try:
             yield service
         finally:

@@ -413,17 +413,17 @@ class ServiceWriter:
         """Note that another worker leads: what still waits is not written."""
         self._lead += 1
 
-    async def run(self, plain: Producer) -> None:
+    async def run(self, producer: Producer) -> None:
         """Write until cancelled.
 
         Args:
-            plain: writes statuses.
+            producer: writes statuses.
 
         Raises:
             StreamlogError: the log can't be written, or the group refuses its leader again and
                 again.
         """
-        statuses = StatusWriter(plain, self._status_topic, self._queue.put_nowait)
+        statuses = StatusWriter(producer, self._status_topic, self._queue.put_nowait)
         async with self._stack:
             while True:
                 match await self._queue.get():
