@@ -723,14 +723,9 @@ RESPONSES: list[tuple[Message, Message]] = [
             (mirror_messages.AlterLinkRequest, mirror_messages.AlterLinkResponse),
             (mirror_messages.DeleteLinkRequest, mirror_messages.DeleteLinkResponse),
             (mirror_messages.CreateMirrorsRequest, mirror_messages.CreateMirrorsResponse),
+            (mirror_messages.AlterMirrorsRequest, mirror_messages.AlterMirrorsResponse),
             (mirror_messages.DescribeMirrorsRequest, mirror_messages.DescribeMirrorsResponse),
         )
-    ),
-    (
-        mirror_messages.AlterMirrorsRequest(topics=[mirror_messages.AlterableMirror(name="a")]),
-        mirror_messages.AlterMirrorsResponse(
-            topics=[mirror_messages.MirrorResult(name="a", error_code=CODE, error_message="why")]
-        ),
     ),
     (
         mirror_messages.AlterMirrorPartitionRequest(),

@@ -67,7 +67,8 @@ def run(log: Path, *arguments: str) -> tuple[int, str]:
 
 def test_open_transactions_are_listed_and_described(log: Path) -> None:
     invoke = console(transactions, log)
-    assert row(invoke("list"), "x", "0", "Ongoing")
+    (listed,) = json.loads(invoke("list", "--json"))
+    assert row(invoke("list"), "x", str(listed["producer_id"]), "Ongoing")
     assert "Ongoing" not in invoke("list", "--open-for", "1h")
     (described,) = json.loads(invoke("describe", "x", "--json"))
     assert (described["state"], described["partitions"]) == ("Ongoing", ["t-0"])
