@@ -66,13 +66,15 @@ class Deciding:
         node_id: int = CONTROLLER,
         seed: int = 0,
         rules: ElectionRules = CORRECT,
+        cluster_id: str = CLUSTER_ID,
     ) -> None:
         self.now_ms = 1_000_000
+        self.cluster_id = cluster_id
         self.log: list[bytes] = []
         self.incarnations: dict[int, int] = {}
         self.realm = ControllerContext(
             metadata=ClusterMetadata(),
-            cluster_id=CLUSTER_ID,
+            cluster_id=cluster_id,
             node_id=node_id,
             chance=Random(seed),
             config=config or BrokerConfig(),
@@ -136,7 +138,7 @@ class Deciding:
         previous_epoch: int = -1,
         rack: str | None = None,
         damaged: dict[bytes, list[int]] | None = None,
-        cluster_id: str = CLUSTER_ID,
+        cluster_id: str | None = None,
         again: bool = False,
         lives: Sequence[int] = (),
     ) -> BrokerRegistrationResponse:
@@ -144,7 +146,7 @@ class Deciding:
         self.incarnations[broker] = self.incarnations.get(broker, 0) + (not again)
         request = BrokerRegistrationRequest(
             broker_id=broker,
-            cluster_id=cluster_id,
+            cluster_id=self.cluster_id if cluster_id is None else cluster_id,
             incarnation_id=bytes([broker, self.incarnations[broker], *bytes(14)]),
             listeners=[RegisteredListener(name="PLAINTEXT", host=f"b{broker}", port=9092)],
             rack=rack,

@@ -9,6 +9,7 @@ crashes, the rest of its block is never used.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Protocol
 
 from streamlog.broker.config.security import AUTHORIZER_NONE
@@ -63,7 +64,7 @@ PRODUCER_IDS_BLOCK = 1000
 PRODUCER_ID_BITS = 32
 """A cluster has the 4 billion ids from its base on."""
 PRODUCER_ID_BASES = 2**31 - 1
-"""The number of bases, of which a cluster draws one."""
+"""The number of bases, of which a cluster has one."""
 
 
 class AskedFilter(Protocol):
@@ -182,14 +183,16 @@ class SecurityControl:
         return respond(response, [record])
 
     def _first_producer_id(self) -> int:
-        """Return a random id, so that producers of two clusters have no id in common.
+        """Return where the ids of this cluster begin, far from those of other clusters.
 
         A mirror topic has batches of its source's producers, and batches of this cluster's after
         its promotion. With ids from 0 on in both clusters, a log would take the first batches of
         one producer for late repetitions of the other's.
         """
-        # Bases are 2**32 ids apart, and never 0, where the ids of Apache Kafka begin.
-        return (1 + self._context.chance.randrange(PRODUCER_ID_BASES)) << PRODUCER_ID_BITS
+        # The id of a cluster is random, so its hash is. Bases are 2**32 ids apart, and never 0,
+        # where the ids of Apache Kafka begin.
+        drawn = int.from_bytes(sha256(self._context.cluster_id.encode()).digest()[:8], "big")
+        return (1 + drawn % PRODUCER_ID_BASES) << PRODUCER_ID_BITS
 
 
 def _changes(name: str, before: Users, after: Users) -> Iterator[MetadataRecord]:

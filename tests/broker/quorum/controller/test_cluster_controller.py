@@ -262,8 +262,8 @@ def test_no_producer_id_is_allocated_twice(one: Deciding) -> None:
 
 def test_producer_ids_of_clusters_are_far_apart_and_positive() -> None:
     first = set()
-    for seed in range(200):
-        cluster = Deciding(seed=seed)
+    for number in range(200):
+        cluster = Deciding(cluster_id=f"cluster {number}")
         cluster.start(1)
         request = AllocateProducerIdsRequest(
             broker_id=1, broker_epoch=cluster.metadata.brokers[1].epoch
