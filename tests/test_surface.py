@@ -123,12 +123,13 @@ ADMIN = [
     "describe_configs", "describe_group_lag", "describe_groups", "describe_log_dirs",
     "describe_loggers", "describe_mirrors", "describe_nodes", "describe_partitions",
     "describe_producers", "describe_quorum", "describe_topics", "describe_transactions",
-    "divergences", "drop_staged", "elect_leaders", "find_hanging_transactions",
+    "divergences", "drop_staged", "elect_leaders", "fail_back", "find_hanging_transactions",
     "find_topics", "group_offsets",
     "group_offsets_and_metadata", "is_streamlog", "leader_epochs",
     "list_client_metrics", "list_config_resources",
     "list_groups", "list_partition_reassignments", "list_topics", "list_transactions", "list_users",
-    "metrics", "pause_mirrors", "publish", "remove_throttles", "remove_user", "resume_mirrors",
+    "metrics", "pause_mirrors", "possible_losses", "promote_mirrors_now", "publish",
+    "remove_throttles", "remove_user", "resume_mirrors",
     "set_password", "stage", "throttle_moves",
 ]  # fmt: skip
 

@@ -18,7 +18,8 @@ from streamlog.protocol.messages.mirror_messages import (
     AlterMirrorsResponse,
     CreateLinkRequest,
     CreateMirrorsRequest,
-    CreateMirrorsResponse,
+    FailBackRequest,
+    FailBackResponse,
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
     CreatePartitionsRequest,
@@ -111,16 +112,12 @@ class Administrator:
         facts = world.other(site).facts()
         mirrors = site.known(known.link_id)
         plan = plan_link(self._rules(site), facts, mirrors, cluster_id=site.name)
-        # One that leads a topic itself follows the other cluster by an order only.
-        created = [
-            each
-            for each in plan.created
-            if site.metadata.topic(each.name) is None
-            or any(mirror.name == each.name for mirror in mirrors)
-        ]
-        if created:
+        # The controller refuses those that exist: they follow the other cluster by an order only.
+        if plan.created:
             site.ask(
-                CreateMirrorsRequest(link_id=known.link_id, wall_ms=site.now_ms, topics=created)
+                CreateMirrorsRequest(
+                    link_id=known.link_id, wall_ms=site.now_ms, topics=[*plan.created]
+                )
             )
         if plan.stopped and not world.plan.ignores_topic_ids:
             site.ask(AlterMirrorsRequest(wall_ms=site.now_ms, topics=[*plan.stopped]))
@@ -230,12 +227,10 @@ class Administrator:
     def _follow(self, site: Site) -> None:
         """Fail back: let a topic that this cluster had follow the other cluster."""
         world = self._world
-        link_id = self._link(site)
+        self._link(site)
         plan = plan_link(self._rules(site), world.other(site).facts(), (), cluster_id=site.name)
-        answer = site.ask(
-            CreateMirrorsRequest(link_id=link_id, wall_ms=site.now_ms, topics=[*plan.created])
-        )
-        is_done = isinstance(answer, CreateMirrorsResponse) and not any(
+        answer = site.ask(FailBackRequest(link="link", wall_ms=site.now_ms, topics=[*plan.created]))
+        is_done = isinstance(answer, FailBackResponse) and not any(
             each.error_code for each in answer.topics
         )
         world.count("fail backs" if is_done else "refused fail backs")

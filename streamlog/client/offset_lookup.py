@@ -33,6 +33,8 @@ from streamlog.records.epoch_chains import EpochEnd, contains
 
 LATEST: Final = -1
 EARLIEST: Final = -2
+NEWEST: Final = -3
+"""The record with the greatest timestamp (KIP-734)."""
 REPLICA_ID_OF_A_CONSUMER: Final = -1
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
@@ -55,7 +57,7 @@ async def list_offsets(
 
     Args:
         cluster: the brokers.
-        times: partition to milliseconds since 1970, or to `EARLIEST` or `LATEST`.
+        times: partition to milliseconds since 1970, or to `EARLIEST`, `LATEST` or `NEWEST`.
         isolation: with "read_committed", a partition ends at its last stable offset.
 
     Raises:

@@ -87,6 +87,8 @@ from streamlog.protocol.messages.mirror_messages import (
     DeleteLinkResponse,
     DescribeMirrorsRequest,
     DescribeMirrorsResponse,
+    FailBackRequest,
+    FailBackResponse,
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
@@ -337,6 +339,7 @@ _SERVED: Final = (
     _api(OWN_KEY + 10, AlterMirrorsRequest, AlterMirrorsResponse),
     _api(OWN_KEY + 11, AlterMirrorPartitionRequest, AlterMirrorPartitionResponse, is_of_peers=True),
     _api(OWN_KEY + 12, DescribeMirrorsRequest, DescribeMirrorsResponse),
+    _api(OWN_KEY + 13, FailBackRequest, FailBackResponse),
 )
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _SERVED}

@@ -724,6 +724,7 @@ RESPONSES: list[tuple[Message, Message]] = [
             (mirror_messages.DeleteLinkRequest, mirror_messages.DeleteLinkResponse),
             (mirror_messages.CreateMirrorsRequest, mirror_messages.CreateMirrorsResponse),
             (mirror_messages.AlterMirrorsRequest, mirror_messages.AlterMirrorsResponse),
+            (mirror_messages.FailBackRequest, mirror_messages.FailBackResponse),
             (mirror_messages.DescribeMirrorsRequest, mirror_messages.DescribeMirrorsResponse),
         )
     ),

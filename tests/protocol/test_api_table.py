@@ -94,6 +94,7 @@ ADVERTISED = {
     "AlterMirrors": (20_010, 0, 0, 0),
     "AlterMirrorPartition": (20_011, 0, 0, 0),
     "DescribeMirrors": (20_012, 0, 0, 0),
+    "FailBack": (20_013, 0, 0, 0),
 }
 
 

@@ -256,7 +256,10 @@ class Partition:
                 not lead.
         """
         self.check_leader()
-        self._compare_epochs(leader_epoch, self.log.epochs.current)
+        mirror = None if self.replica is None else self.replica.machine.mirror
+        # A mirror's log has leader epochs of its source, and clients have those of this cluster.
+        current = self.log.epochs.current if mirror is None else mirror.epoch
+        self._compare_epochs(leader_epoch, current)
 
     def _compare_epochs(self, leader_epoch: int, current: int) -> None:
         if leader_epoch in (NO_EPOCH, current):

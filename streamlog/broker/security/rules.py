@@ -73,6 +73,7 @@ from streamlog.protocol.messages.mirror_messages import (
     CreateMirrorsRequest,
     DeleteLinkRequest,
     DescribeMirrorsRequest,
+    FailBackRequest,
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
@@ -268,6 +269,7 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     AlterLinkRequest: on_cluster(Operation.ALTER),
     DeleteLinkRequest: on_cluster(Operation.ALTER),
     AlterMirrorsRequest: on_cluster(Operation.ALTER),
+    FailBackRequest: on_cluster(Operation.ALTER),
     DescribeMirrorsRequest: on_cluster(Operation.DESCRIBE),
     CreateMirrorsRequest: on_cluster(Operation.CLUSTER_ACTION),
     AlterMirrorPartitionRequest: on_cluster(Operation.CLUSTER_ACTION),

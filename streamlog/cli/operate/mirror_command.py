@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -19,13 +18,23 @@ from rich.table import Table as Grid
 
 from streamlog.broker.config.link import LINK_SECURITY, LinkConfig
 from streamlog.broker.mirroring.link_runner import rules_of
+from streamlog.cli.operate.mirror_promotion import (
+    JsonOption,
+    fail_back,
+    lag_text,
+    no_link,
+    number_text,
+    open_source,
+    promote,
+    some_of,
+    time_text,
+)
 from streamlog.cli.session import LogOption, Session, ask, run, with_log
 from streamlog.cli.terminal import out, parse_name_values, say
 from streamlog.client.admin import (
     Admin,
     LinkDescription,
     MirrorDescription,
-    MirrorsDescription,
     MirrorStatus,
 )
 from streamlog.client.admin.log_comparison import ComparedRange
@@ -42,13 +51,11 @@ KAFKA, KAFKA_TLS = "kafka://", "kafka+ssl://"
 CONNECT_MS = 10_000
 CLIENT_ID = "streamlog-cli"
 DEFAULT_PORT = 9092
-TOPICS_SHOWN = 5
 EXIT_DIFFERENT = 1
 PROGRESS_MS = 5_000
 POLICY = "cleanup.policy"
 BOOTSTRAP, PROTOCOL = "bootstrap.servers", "security.protocol"
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LinkOption = Annotated[
     str | None, typer.Option("--link", metavar="NAME", help="All mirrors of this link.")
 ]
@@ -89,6 +96,8 @@ PrefixOption = Annotated[
 ]
 
 mirror = typer.Typer(help="Topics that are copied from other clusters.", no_args_is_help=True)
+mirror.command("promote")(promote)
+mirror.command("fail-back")(fail_back)
 
 
 class SourceLook(msgspec.Struct, frozen=True):
@@ -126,7 +135,7 @@ def create_link(
     # With the rules of the brokers, so that the command names exactly what they will mirror.
     names = [found for each in look.topics if (found := rules_of(config).name_of(each)) is not None]
     if not names:
-        known = _some(look.topics) if look.topics else "none"
+        known = some_of(look.topics) if look.topics else "none"
         raise UsageError(
             f"no topic of the source matches {topics!r}; its topics: {known}. A pattern has to"
             " match the whole name"
@@ -137,12 +146,12 @@ def create_link(
         return
     say(
         f"link {name} mirrors {quantity(len(names), 'topic')} of cluster {look.cluster_id}:"
-        f" {_some(names)}"
+        f" {some_of(names)}"
     )
     if taken := sorted(there & {*names}):
         say(
-            f"{_some(taken)} exist here already: they are mirrored only if they have the history of"
-            " the source; otherwise create a link with --prefix",
+            f"{some_of(taken)} exist here already and are left alone: let them follow the source by"
+            f" `streamlog mirror fail-back {name}`, or create a link with --prefix",
             err=True,
         )
     where = "" if log is None else f" --log {log}"
@@ -237,7 +246,7 @@ def list_links(
             each.settings.get(BOOTSTRAP, ""),
             each.settings.get("topics", ""),
             str(each.mirrors),
-            _lag_text(max((one.lag_ms or 0 for one in own), default=0)),
+            lag_text(max((one.lag_ms or 0 for one in own), default=0)),
             next(iter(each.troubles.values()), ""),
         )
     out().print(grid)
@@ -256,7 +265,7 @@ def describe_link(
     found = ask(session, log, lambda admin: admin.describe_mirrors())
     links = [each for each in found.links if name in (None, each.name)]
     if name is not None and not links:
-        raise UsageError(_no_link(name, found))
+        raise UsageError(no_link(name, found))
     mirrors = [each for each in found.mirrors if name in (None, each.link)]
     if as_json:
         say(
@@ -294,14 +303,14 @@ def _mirrors_grid(mirrors: Iterable[MirrorDescription]) -> Grid:
             each.name,
             each.source_topic,
             each.status.value,
-            _time_text(each.since_ms),
+            time_text(each.since_ms),
             *(
                 ("", "", "")
                 if is_promoted
                 else (
-                    _number_text(each.lag_records),
-                    _number_text(each.lag_bytes),
-                    "?" if each.lag_ms is None else _lag_text(each.lag_ms),
+                    number_text(each.lag_records),
+                    number_text(each.lag_bytes),
+                    "?" if each.lag_ms is None else lag_text(each.lag_ms),
                 )
             ),
             each.reason,
@@ -400,7 +409,7 @@ async def _chosen(
         return [*topics]
     found = await admin.describe_mirrors()
     if link not in {each.name for each in found.links}:
-        raise UsageError(_no_link(str(link), found))
+        raise UsageError(no_link(str(link), found))
     return [each.name for each in found.mirrors if each.link == link and each.status not in without]
 
 
@@ -408,14 +417,7 @@ def _say_done(what: str, topics: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         say(json.dumps({what: [*topics]}))
     else:
-        say(f"{quantity(len(topics), 'topic')} {what}" + (f": {_some(topics)}" if topics else ""))
-
-
-def _no_link(name: str, found: MirrorsDescription) -> str:
-    names = [each.name for each in found.links]
-    return f"there is no link {name!r}: " + (
-        f"the links are {', '.join(names)}" if names else "there are no links"
-    )
+        say(f"{quantity(len(topics), 'topic')} {what}" + (f": {some_of(topics)}" if topics else ""))
 
 
 def _link_json(link: LinkDescription) -> dict[str, Any]:
@@ -431,26 +433,6 @@ def _mirror_json(mirror: MirrorDescription) -> dict[str, Any]:
         "lag_ms": mirror.lag_ms,
     }
     return built | {"topic_id": id_text(mirror.topic_id)} | lags
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:TOPICS_SHOWN])
-    more = len(names) - TOPICS_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _number_text(value: int | None) -> str:
-    return "?" if value is None else str(value)
-
-
-def _lag_text(lag_ms: int) -> str:
-    return f"{lag_ms / 1000:.1f}"
-
-
-def _time_text(wall_ms: int) -> str:
-    if not wall_ms:
-        return ""
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
 
 
 class VerifiedPartition(msgspec.Struct, frozen=True):
@@ -529,20 +511,8 @@ def _followed(
 async def _verify_link(
     admin: Admin, link: LinkDescription, mirrors: Sequence[MirrorDescription]
 ) -> list[VerifiedPartition]:
-    login = {
-        name: resolve(name, value)
-        for name, value in link.settings.items()
-        if name.startswith(LINK_SECURITY)
-    }
-    url = f"kafka://{link.settings['bootstrap.servers']}"
     found = []
-    async with Log.open(url, security=Security.of(login)) as source:
-        # What an address leads to may change; equal names there would be compared in vain.
-        if source.cluster_id != link.source_cluster_id:
-            raise UsageError(
-                f"link {link.name} is to cluster {link.source_cluster_id}, and {url} leads to"
-                f" {source.cluster_id}"
-            )
+    async with open_source(link) as source:
         for mirror in mirrors:
             settings = await admin.describe_configs(mirror.name)
             # One after another: two would share the network, and report their progress in turns.

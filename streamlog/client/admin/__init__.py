@@ -45,6 +45,7 @@ from streamlog.client.admin.mirror_admin import (
     MirrorPartitionDescription,
     MirrorsDescription,
     MirrorStatus,
+    PossibleLoss,
 )
 from streamlog.client.admin.security_admin import (
     Acl,
@@ -96,6 +97,7 @@ __all__ = [
     "MirrorsDescription",
     "NewTopic",
     "PartitionLagDescription",
+    "PossibleLoss",
     "ProducerDescription",
     "Publication",
     "PublishedRange",

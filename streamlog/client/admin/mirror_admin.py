@@ -16,7 +16,10 @@ import msgspec
 
 from streamlog.client.admin.admin_area import AdminArea, check, raise_refused
 from streamlog.client.admin.log_comparison import ComparedRange, LogSide, compare_logs
-from streamlog.errors import StreamlogError
+from streamlog.client.admin.topic_admin import TopicAdmin
+from streamlog.client.offset_lookup import NEWEST, list_offsets
+from streamlog.errors import StreamlogError, UnsupportedVersion
+from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.metadata_log import LinkSetting
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
@@ -25,6 +28,7 @@ from streamlog.protocol.messages.mirror_messages import (
     AlterMirrorsRequest,
     AlterMirrorsResponse,
     ChangedLinkSetting,
+    CreatableMirror,
     CreateLinkRequest,
     CreateLinkResponse,
     DeleteLinkRequest,
@@ -33,6 +37,8 @@ from streamlog.protocol.messages.mirror_messages import (
     DescribedMirrorPartition,
     DescribeMirrorsRequest,
     DescribeMirrorsResponse,
+    FailBackRequest,
+    FailBackResponse,
 )
 from streamlog.record import TopicPartition
 
@@ -143,6 +149,23 @@ class MirrorsDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Why brokers have not answered, by broker: partitions that they lead are not described."""
 
 
+class PossibleLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """What a mirror partition may lack if it is promoted now; None stands for "not known"."""
+
+    topic: str
+    partition: int
+    log_end_offset: int | None
+    """Where it ends here; None if its leader does not answer."""
+    source_end_offset: int | None
+    """The end of the committed records at the source, by its last answer."""
+    missing_records: int | None
+    """The records up to that end that are not here. The source may have got more since."""
+    silent_ms: int | None
+    """The time since the last answer of the source."""
+    newest_ms: int | None
+    """The greatest timestamp of the records here, in ms since 1970."""
+
+
 class MirrorAdmin(AdminArea):
     """Creates and describes links, and alters mirror topics."""
 
@@ -225,6 +248,100 @@ class MirrorAdmin(AdminArea):
         """
         await self._alter_mirrors("resume", topics, _ACTIVE)
 
+    async def promote_mirrors_now(self, topics: Collection[str]) -> None:
+        """Let mirror topics become topics of this cluster, with the records that are here.
+
+        What the source has beyond them is not copied any more, see `possible_losses`.
+
+        Raises:
+            LogError: a topic is no mirror, or was promoted before; the other ones are promoted.
+        """
+        await self._alter_mirrors("promote", topics, _PROMOTED)
+
+    async def possible_losses(self, mirrors: Collection[MirrorDescription]) -> list[PossibleLoss]:
+        """Return what each partition of mirrors may lack, as the source was last heard of."""
+        known = {
+            TopicPartition(mirror.name, part.partition): part
+            for mirror in mirrors
+            for part in mirror.partitions
+        }
+        try:
+            newest = await list_offsets(self._cluster, dict.fromkeys(known, NEWEST))
+        except StreamlogError:
+            # A broker that has failed since is no reason to tell nothing about the other numbers.
+            newest = {}
+        found = []
+        for mirror in mirrors:
+            for number in range(mirror.num_partitions):
+                where = TopicPartition(mirror.name, number)
+                part, record = known.get(where), newest.get(where)
+                found.append(
+                    PossibleLoss(
+                        topic=mirror.name,
+                        partition=number,
+                        log_end_offset=None if part is None else part.log_end_offset,
+                        source_end_offset=None if part is None else part.source_end_offset,
+                        missing_records=None if part is None else part.lag_records,
+                        silent_ms=None if part is None else part.silent_ms,
+                        newest_ms=None if record is None else _known(record.timestamp_ms),
+                    )
+                )
+        return found
+
+    async def fail_back(self, link: str, source: MirrorAdmin, topics: Mapping[str, str]) -> None:
+        """Let topics of this cluster follow those of a link's source, with which they began as one.
+
+        Their logs are cut where the two part. Leaders keep what is cut off in `lost-and-found`.
+
+        Args:
+            link: the link to the source.
+            source: the source cluster.
+            topics: the topic there, by the topic here.
+
+        Raises:
+            LogError: a topic has another history than that of the source, or its source mirrors
+                this cluster; the other ones follow.
+            UnknownTopicOrPartition: the source does not have a topic.
+        """
+        cluster_id = _freshest((await self._mirror_answers())[0]).cluster_id
+        eras = await source._histories()
+        there = await TopicAdmin(source._cluster).describe_topics([*topics.values()])
+        by_name = {each.name: each for each in there}
+        asked = []
+        for name, source_topic in topics.items():
+            mirror, topic = eras.get(source_topic), by_name[source_topic]
+            if mirror is not None and _mirrors_cluster(mirror, cluster_id):
+                # Each would wait for the other one, and neither would take records.
+                raise error_for(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{source_topic} of the source mirrors this cluster: promote it there first",
+                )
+            asked.append(
+                CreatableMirror(
+                    name=name,
+                    source_topic=source_topic,
+                    source_topic_id=topic.topic_id,
+                    num_partitions=topic.partitions,
+                    eras=[] if mirror is None else mirror.eras,
+                )
+            )
+        request = FailBackRequest(link=link, wall_ms=self._cluster.clock.wall_ms(), topics=asked)
+
+        def read(answer: FailBackResponse) -> None:
+            check(f"fail back over link {link!r}", answer.error_code, answer.error_message)
+            outcomes = [(each.name, each.error_code, each.error_message) for each in answer.topics]
+            raise_refused("fail back", outcomes)
+
+        await self._ask_controller(request, FailBackResponse, read)
+
+    async def _histories(self) -> dict[str, DescribedMirror]:
+        """Return the topics that are or were mirrors; nothing from brokers that have none."""
+        try:
+            answers, _ = await self._mirror_answers()
+        except UnsupportedVersion:
+            return {}
+        return {each.name: each for each in _freshest(answers).topics}
+
     async def _alter_mirrors(self, what: str, topics: Collection[str], state: int) -> None:
         request = AlterMirrorsRequest(
             wall_ms=self._cluster.clock.wall_ms(),
@@ -277,6 +394,14 @@ class MirrorAdmin(AdminArea):
             LogError: the user may not describe the cluster.
             ConnectionLost: no broker answers.
         """
+        answers, failures = await self._mirror_answers()
+        silent = {node_id: str(error) for node_id, error in sorted(failures.items())}
+        return join_answers(answers, silent, self._cluster.clock.wall_ms())
+
+    async def _mirror_answers(
+        self,
+    ) -> tuple[dict[int, DescribeMirrorsResponse], dict[int, StreamlogError]]:
+        """Return what brokers know, at least one, and why others have not answered."""
         answers: dict[int, DescribeMirrorsResponse] = {}
         failures: dict[int, StreamlogError] = {}
 
@@ -303,8 +428,19 @@ class MirrorAdmin(AdminArea):
                 raise next(iter(failures.values()))
 
         await self._cluster.retrying(attempt)
-        silent = {node_id: str(error) for node_id, error in sorted(failures.items())}
-        return join_answers(answers, silent, self._cluster.clock.wall_ms())
+        return answers, failures
+
+
+def _freshest(answers: Mapping[int, DescribeMirrorsResponse]) -> DescribeMirrorsResponse:
+    # Brokers apply the metadata one after another: the one that knows most links and mirrors is the
+    # freshest, as far as this can be told.
+    return max(answers.values(), key=lambda each: (len(each.links), len(each.topics)))
+
+
+def _mirrors_cluster(mirror: DescribedMirror, cluster_id: str) -> bool:
+    """Return whether a topic copies records that come from a cluster."""
+    newest = mirror.eras[-1].cluster_id if mirror.eras else ""
+    return mirror.state != _PROMOTED and newest == cluster_id
 
 
 def join_answers(
@@ -317,9 +453,7 @@ def join_answers(
         silent: why the other brokers have not answered.
         wall_ms: now, in ms since 1970.
     """
-    # Brokers apply the metadata one after another: the one that knows most links and mirrors is the
-    # freshest, as far as this can be told.
-    freshest = max(answers.values(), key=lambda each: (len(each.links), len(each.topics)))
+    freshest = _freshest(answers)
     reports = _reports(answers)
     names = {each.link_id: each.name for each in freshest.links}
     # Each broker connects by itself, so that one may be cut off from the source and others not.

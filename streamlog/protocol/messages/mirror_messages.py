@@ -92,7 +92,7 @@ class CreatableMirror(Struct):
 
 
 class CreateMirrorsRequest(Message, versions="0-0", flexible_from=0):
-    """Create mirror topics of a link, or let a topic of the same history follow its source."""
+    """Create mirror topics of a link, or add the partitions that their sources have got."""
 
     __response__: ClassVar[CreateMirrorsResponse]
     link_id: bytes = uuid("0+")
@@ -110,6 +110,24 @@ class MirrorResult(Struct):
 
 
 class CreateMirrorsResponse(Message, versions="0-0", flexible_from=0):
+    """The outcome for each topic."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    topics: list[MirrorResult] = array(MirrorResult, "0+")
+
+
+class FailBackRequest(Message, versions="0-0", flexible_from=0):
+    """Let topics of this cluster follow those of a link's source, with which they began as one."""
+
+    __response__: ClassVar[FailBackResponse]
+    link: str = string("0+")
+    # The time of the sender, in ms since 1970.
+    wall_ms: int = int64("0+")
+    topics: list[CreatableMirror] = array(CreatableMirror, "0+")
+
+
+class FailBackResponse(Message, versions="0-0", flexible_from=0):
     """The outcome for each topic."""
 
     error_code: int = int16("0+")

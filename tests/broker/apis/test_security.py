@@ -75,6 +75,7 @@ from streamlog.protocol.messages.mirror_messages import (
     CreateMirrorsRequest,
     DeleteLinkRequest,
     DescribeMirrorsRequest,
+    FailBackRequest,
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
@@ -346,6 +347,7 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
     (AlterLinkRequest, (*C, OP.ALTER)),
     (DeleteLinkRequest, (*C, OP.ALTER)),
     (AlterMirrorsRequest, (*C, OP.ALTER)),
+    (FailBackRequest, (*C, OP.ALTER)),
     (DescribeMirrorsRequest, (*C, OP.DESCRIBE)),
     (CreateMirrorsRequest, (*C, OP.CLUSTER_ACTION)),
     (AlterMirrorPartitionRequest, (*C, OP.CLUSTER_ACTION)),

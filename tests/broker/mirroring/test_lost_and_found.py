@@ -16,10 +16,10 @@ from streamlog.errors import LogDirectoryFailed
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.mirror_messages import (
     CreatableMirror,
-    CreateMirrorsRequest,
-    CreateMirrorsResponse,
     DescribeMirrorsRequest,
     DescribeMirrorsResponse,
+    FailBackRequest,
+    FailBackResponse,
 )
 from streamlog.records.batch import split_batches
 from tests.broker.mirroring.test_mirrors import alter, content, link, mirror, serving, until
@@ -28,7 +28,7 @@ from tests.broker.node import ask, batch, create, produce
 FOLDER = "data/lost-and-found"
 
 
-async def fail_back(old: Broker, new: Broker, link_id: bytes) -> None:
+async def fail_back(old: Broker, new: Broker) -> None:
     """Let topic t of the old cluster follow that of the new one."""
     described = await ask(new, DescribeMirrorsRequest(), DescribeMirrorsResponse)
     (topic,) = described.topics
@@ -39,8 +39,8 @@ async def fail_back(old: Broker, new: Broker, link_id: bytes) -> None:
         num_partitions=1,
         eras=topic.eras,
     )
-    request = CreateMirrorsRequest(link_id=link_id, topics=[asked])
-    (result,) = (await ask(old, request, CreateMirrorsResponse)).topics
+    request = FailBackRequest(link="back", topics=[asked])
+    (result,) = (await ask(old, request, FailBackResponse)).topics
     assert not result.error_code, result.error_message
 
 
@@ -77,7 +77,8 @@ def test_an_old_cluster_follows_the_new_one_and_keeps_what_only_it_had() -> None
             await produce(new, batch(b"3"))
             shared = content(new)
 
-            await fail_back(old, new, await link(old, new_address, new, "back"))
+            await link(old, new_address, new, "back")
+            await fail_back(old, new)
             await until(lambda: content(old) == content(new) == shared)
             assert kept(there) == {"t-0-2.log": [b"late", b"later", b"last"]}
             refused = await produce(old, batch(b"own"))
@@ -129,8 +130,8 @@ def test_what_is_kept_twice_is_one_file_and_no_file_is_overwritten(
             await until(lambda: content(new) == content(old))
             await alter(new, MirrorState.PROMOTED)
             await produce(old, batch(b"late"))
-            back = await link(old, new_address, new, "back")
-            await fail_back(old, new, back)
+            await link(old, new_address, new, "back")
+            await fail_back(old, new)
             await until(lambda: content(old) == content(new))
             assert tried == 3
             assert kept(there) == {

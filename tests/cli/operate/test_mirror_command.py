@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,9 @@ from chaos.ports import reserved_ports
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.cli.operate.mirror_command import link_settings, mirror
 from streamlog.cli.session import Session
+from streamlog.client.admin import Admin, NewTopic
 from streamlog.errors import ConfigError, ConnectionLost, LogError, UsageError
+from streamlog.log import Log
 from tests.broker.mirroring.test_mirrors import serving
 from tests.broker.node import batch, create, produce
 
@@ -31,10 +33,10 @@ class Clusters:
     def __init__(self, source: str, target: str) -> None:
         self.source, self.target = f"kafka://{source}", f"kafka://{target}"
 
-    def call(self, *arguments: str) -> str:
+    def call(self, *arguments: str, at: str = "") -> str:
         """Run a command; return its output, or raise its error."""
-        at = [*arguments, "--log", self.target]
-        result = CliRunner().invoke(mirror, at, obj=Session(), catch_exceptions=False)
+        line = [*arguments, "--log", at or self.target]
+        result = CliRunner().invoke(mirror, line, obj=Session(), catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.stdout
 
@@ -42,14 +44,14 @@ class Clusters:
         at = ("--source", self.source, "--topics", topics)
         return self.call("create", name, *at, *FAST, *more)
 
-    def mirrors(self) -> dict[str, Any]:
-        found = json.loads(self.call("describe", "--json"))
+    def mirrors(self, at: str = "") -> dict[str, Any]:
+        found = json.loads(self.call("describe", "--json", at=at))
         return {each["name"]: each for each in found["mirrors"]}
 
-    def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def until(self, holds: Callable[[dict[str, Any]], bool], at: str = "") -> dict[str, Any]:
         """Return the mirrors as soon as a condition holds."""
         deadline = time.monotonic() + WITHIN_S
-        while not holds(found := self.mirrors()):
+        while not holds(found := self.mirrors(at)):
             assert time.monotonic() < deadline, found
         return found
 
@@ -123,6 +125,82 @@ def test_a_link_is_created_described_paused_resumed_and_kept_while_it_mirrors() 
         clusters.call("alter", "spare", "--set", "topics=nothing")
         (one, _) = json.loads(clusters.call("list", "--json"))
         assert (one["name"], one["mirrors"], one["troubles"]) == ("east", 2, {})
+
+
+def call_admin(url: str, question: Callable[[Admin], Awaitable[object]]) -> None:
+    async def story() -> None:
+        async with Log.open(url) as log:
+            await question(log.admin())
+
+    asyncio.run(story())
+
+
+def send(url: str, topic: str, *values: bytes) -> None:
+    async def story() -> None:
+        async with Log.open(url) as log, log.producer() as producer:
+            for each in values:
+                await producer.send(topic, value=each, partition=0)
+
+    asyncio.run(story())
+
+
+def has_all(mirrors: dict[str, Any], name: str, end: int) -> bool:
+    """Return whether partition 0 of a mirror has everything, up to a known end."""
+    found = mirrors.get(name)
+    return (
+        found is not None
+        and found["lag_records"] == 0
+        and (found["partitions"][0]["log_end_offset"] == end)
+    )
+
+
+def test_a_mirror_is_promoted_and_the_old_cluster_follows_by_command_only() -> None:
+    with two_clusters() as clusters:
+        source, target = clusters.source, clusters.target
+        clusters.link()
+        clusters.until(lambda each: has_all(each, "orders", 2) and has_all(each, "users", 2))
+        for words, why in (
+            (("promote", "east"), "promote takes --now"),
+            (("promote", "east", "--now", "--json"), "give --yes, too"),
+            (("promote", "west", "--now"), "the links are east"),
+            (("promote", "east", "--now", "--topics", "ord"), "no mirror to promote; names have"),
+            (("fail-back", "east", "--yes"), "no topic of this cluster can follow link east"),
+        ):
+            with pytest.raises(UsageError, match=why):
+                clusters.call(*words)
+        line = ("promote", "east", "--now", "--topics", "ord.*", "--log", target)
+        asked = CliRunner().invoke(mirror, line, obj=Session(), input="n\n")
+        assert asked.exit_code == 1
+        assert "orders-0" in asked.stdout
+        assert "users" not in asked.stdout
+        assert clusters.mirrors()["orders"]["status"] == "ACTIVE"
+        done = json.loads(clusters.call(*line[:-2], "--yes", "--json"))
+        assert done["promoted"] == ["orders"]
+        first, second = done["may_be_missing"]
+        assert (first["log_end_offset"], first["source_end_offset"]) == (2, 2)
+        assert (first["missing_records"], second["newest_ms"]) == (0, None)
+        assert first["newest_ms"] > 0 <= first["silent_ms"]
+        assert clusters.mirrors()["orders"]["status"] == "PROMOTED"
+
+        # Both sides go on. The link back names the topic, and that alone changes nothing.
+        send(source, "orders", b"late")
+        send(target, "orders", b"3", b"4")
+        call_admin(target, lambda admin: admin.create_topics([NewTopic("fresh", 1)]))
+        back = ("--source", target, "--topics", "orders,fresh,users", *FAST)
+        assert "mirrors 3 topics" in clusters.call("create", "back", *back, at=source)
+        there = clusters.until(lambda each: "fresh" in each, at=source)
+        assert {*there} == {"fresh"}
+
+        answer = clusters.call("fail-back", "back", "--topics", "o.*", "--yes", "--json", at=source)
+        assert json.loads(answer) == {"following": ["orders"]}
+        clusters.until(lambda each: has_all(each, "orders", 4), at=source)
+        # Partition 1 is empty: its leader epoch is above all those in its log.
+        verified = json.loads(clusters.call("verify", "orders", "--json", at=source))
+        assert [each["parts_at"] for each in verified] == [None, None]
+        with pytest.raises(LogError, match="users of the source mirrors this cluster: promote it"):
+            clusters.call("fail-back", "back", "--yes", at=source)
+        with pytest.raises(LogError, match="orders of the source mirrors this cluster: promote it"):
+            clusters.call("fail-back", "east", "--yes")
 
 
 def test_what_is_wrong_with_a_source_is_one_line_before_anything_is_made() -> None:

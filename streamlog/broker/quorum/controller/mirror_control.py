@@ -5,14 +5,15 @@ Rules of this module:
 - A topic is created as a mirror and becomes one of this cluster by promotion. Each of these changes
   begins a leader epoch of all its partitions, so that no leader acts on the state before.
 - Promotion begins an era (see `metadata.mirror_topics`).
-- A topic follows a source only if leader epochs tell where their logs part.
+- A topic that exists here follows a source only by an operator's request (`FailBackRequest`), never
+  because a pattern names it; and only if leader epochs tell where their logs part.
 
 Not done here: what is copied (`replication.mirror_reader`), the look for new topics at the source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from streamlog.broker.config.link import LinkConfig
 from streamlog.broker.quorum.controller.decision import (
@@ -54,6 +55,8 @@ from streamlog.protocol.messages.mirror_messages import (
     CreateMirrorsResponse,
     DeleteLinkRequest,
     DeleteLinkResponse,
+    FailBackRequest,
+    FailBackResponse,
     MirrorResult,
 )
 from streamlog.protocol.messages.partitions_and_replicas import CreatePartitionsTopic
@@ -87,6 +90,7 @@ class MirrorControl:
                 decides(AlterLinkRequest, self.alter_link),
                 decides(DeleteLinkRequest, self.delete_link),
                 decides(CreateMirrorsRequest, self.create_mirrors),
+                decides(FailBackRequest, self.fail_back),
                 decides(AlterMirrorsRequest, self.alter_mirrors),
                 decides(AlterMirrorPartitionRequest, self.alter_partition),
             ]
@@ -183,7 +187,7 @@ class MirrorControl:
     def create_mirrors(
         self, request: CreateMirrorsRequest, _: int, __: int
     ) -> Decision[CreateMirrorsResponse]:
-        """Create mirror topics, or let topics follow another cluster that has led them since."""
+        """Create mirror topics, or add the partitions that their sources have got."""
         link = self._context.metadata.links.get(request.link_id)
         if link is None:
             return respond(
@@ -192,19 +196,35 @@ class MirrorControl:
                     error_message="the link has been deleted",
                 )
             )
+        results, records = self._each(link, request.topics, request.wall_ms, follows=False)
+        return respond(CreateMirrorsResponse(topics=results), records)
+
+    def fail_back(self, request: FailBackRequest, _: int, __: int) -> Decision[FailBackResponse]:
+        """Let topics of this cluster follow another one that has led them since."""
+        try:
+            link = self._link(request.link)
+        except LogError as error:
+            return respond(FailBackResponse(error_code=error.code, error_message=str(error)))
+        results, records = self._each(link, request.topics, request.wall_ms, follows=True)
+        return respond(FailBackResponse(topics=results), records)
+
+    def _each(
+        self, link: MirrorLink, topics: Iterable[CreatableMirror], wall_ms: int, *, follows: bool
+    ) -> tuple[list[MirrorResult], list[MetadataRecord]]:
+        """Return the outcome for each topic, and the records of those that are accepted."""
         records: list[MetadataRecord] = []
         results = []
-        for asked in request.topics:
+        for asked in topics:
             result = MirrorResult(name=asked.name)
             try:
-                records += self._mirrored(link, asked, request.wall_ms)
+                records += self._mirrored(link, asked, wall_ms, follows=follows)
             except LogError as error:
                 result.error_code, result.error_message = error.code, str(error)
             results.append(result)
-        return respond(CreateMirrorsResponse(topics=results), records)
+        return results, records
 
     def _mirrored(
-        self, link: MirrorLink, asked: CreatableMirror, wall_ms: int
+        self, link: MirrorLink, asked: CreatableMirror, wall_ms: int, *, follows: bool
     ) -> Iterator[MetadataRecord]:
         found = self._context.metadata.topic(asked.name)
         eras = tuple(map(LogEra.of_field, asked.eras))
@@ -216,6 +236,8 @@ class MirrorControl:
             since_ms=wall_ms,
             eras=eras or (LogEra(link.source_cluster_id, 0, asked.source_topic_id),),
         )
+        if found is None and follows:
+            raise UnknownTopicOrPartition(f"there is no topic {asked.name!r}")
         if found is None:
             result, records = self._topics.created(
                 CreatableTopic(
@@ -232,6 +254,13 @@ class MirrorControl:
         if known is not None and known.is_mirror:
             yield from self._grown(found, known, mirror, asked.num_partitions)
             return
+        # A pattern that happens to match is not an operator's word: following refuses the producers
+        # of the topic and cuts off what only this cluster has.
+        if not follows:
+            raise TopicExists(
+                f"{asked.name} exists already: let it follow the source by `streamlog mirror"
+                f" fail-back {link.name}`, or mirror with a prefix"
+            )
         self._check_follows(found, known, mirror, asked.num_partitions)
         yield mirror.record()
         yield from _new_epochs(found, -1)

@@ -23,6 +23,8 @@ from streamlog.protocol.messages.mirror_messages import (
     CreateMirrorsResponse,
     DeleteLinkRequest,
     DeleteLinkResponse,
+    FailBackRequest,
+    FailBackResponse,
     MirrorResult,
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
@@ -64,7 +66,9 @@ def mirror(
     *,
     partitions: int = 2,
     eras: tuple[LogEra, ...] = (),
+    follows: str = "",
 ) -> MirrorResult:
+    """Create a mirror, or let a topic follow the source of the link that `follows` names."""
     asked = CreatableMirror(
         name=name,
         source_topic=name,
@@ -73,7 +77,11 @@ def mirror(
         eras=[each.field() for each in eras],
     )
     request = CreateMirrorsRequest(link_id=link_id, wall_ms=WALL_MS, topics=[asked])
-    (result,) = cluster.ask(request, CreateMirrorsResponse).topics
+    if follows:
+        back = FailBackRequest(link=follows, wall_ms=WALL_MS, topics=[asked])
+        (result,) = cluster.ask(back, FailBackResponse).topics
+    else:
+        (result,) = cluster.ask(request, CreateMirrorsResponse).topics
     return result
 
 
@@ -187,20 +195,30 @@ def test_a_topic_follows_the_cluster_that_was_promoted(cluster: Deciding) -> Non
     cluster.create(partitions=2)
     before = epochs(cluster)
     link_id = link(cluster).link_id
-    foreign = mirror(cluster, link_id)
+    foreign = mirror(cluster, link_id, follows="east")
     assert foreign.error_message is not None
     assert "another history" in foreign.error_message
     own = cluster.metadata.topic("t")
     assert own is not None
     # Created again after the other cluster had mirrored it: equal epochs, other records.
     again = (LogEra(CLUSTER_ID, 0, b"another topic id"), LogEra("other", 5 << ERA_BITS))
-    recreated = mirror(cluster, link_id, eras=again)
+    recreated = mirror(cluster, link_id, eras=again, follows="east")
     assert recreated.error_message is not None
     assert "another history" in recreated.error_message
     eras = (LogEra(CLUSTER_ID, 0, own.topic_id), LogEra("other", 5 << ERA_BITS))
-    few = mirror(cluster, link_id, eras=eras, partitions=3)
+    few = mirror(cluster, link_id, eras=eras, partitions=3, follows="east")
     assert few.error_code == ErrorCode.INVALID_PARTITIONS
-    assert mirror(cluster, link_id, eras=eras).error_code == 0
+    # A pattern that matches its name is not enough: producers would be refused by accident.
+    refused = mirror(cluster, link_id, eras=eras)
+    assert refused.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert "`streamlog mirror fail-back east`" in (refused.error_message or "")
+    assert epochs(cluster) == before
+    assert mirror(cluster, link_id, "none", follows="east").error_code == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    assert mirror(cluster, link_id, eras=eras, follows="east").error_code == 0
+    # The request is repeated when its answer was lost.
+    assert mirror(cluster, link_id, eras=eras, follows="east").error_code == 0
     assert state(cluster) == (MirrorState.ACTIVE, eras)
     # Leaders that serve producers must not go on: each begins a new epoch.
     assert epochs(cluster) == [each + 1 for each in before]
@@ -229,11 +247,11 @@ def test_histories_that_epochs_cannot_tell_apart_are_refused(cluster: Deciding) 
     sibling = link(cluster, "west", "third").link_id
     first = LogEra("other", 0, SOURCE_ID)
     same = (first, LogEra("third", own.leader_epoch))
-    refused = mirror(cluster, sibling, eras=same)
+    refused = mirror(cluster, sibling, eras=same, follows="west")
     assert refused.error_message is not None
     assert "at the same leader epoch" in refused.error_message
     later = (first, LogEra("third", own.leader_epoch + (1 << ERA_BITS)))
-    assert mirror(cluster, sibling, eras=later).error_code == 0
+    assert mirror(cluster, sibling, eras=later, follows="west").error_code == 0
 
 
 def test_a_leader_gets_an_epoch_for_higher_batches_or_for_a_cut(cluster: Deciding) -> None:

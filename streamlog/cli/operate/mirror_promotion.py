@@ -1,0 +1,251 @@
+"""`streamlog mirror promote` and `fail-back`: which cluster a topic belongs to.
+
+Both show what they would do and ask first. A promotion can't be taken back: the topic takes records
+of its own, and follows its source again only by a fail back, which cuts those off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.table import Table as Grid
+
+from streamlog.broker.config.link import LINK_SECURITY, LinkConfig, patterns_of
+from streamlog.broker.mirroring.link_runner import rules_of
+from streamlog.cli.session import LogOption, Session, ask
+from streamlog.cli.terminal import out, say
+from streamlog.client.admin import (
+    Admin,
+    LinkDescription,
+    MirrorsDescription,
+    MirrorStatus,
+    PossibleLoss,
+)
+from streamlog.errors import UsageError, quantity
+from streamlog.log import Log
+from streamlog.properties import resolve
+from streamlog.transport.security import Security
+
+TOPICS_SHOWN = 5
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LinkArgument = Annotated[str, typer.Argument(metavar="NAME", help="The link.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+TopicsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--topics",
+        metavar="PATTERN",
+        help="Only topics with these names here: regular expressions, with commas between them.",
+    ),
+]
+
+
+def promote(
+    context: typer.Context,
+    name: LinkArgument,
+    *,
+    topics: TopicsOption = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="With the records that are here, and no others.")
+    ] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    log: LogOption = None,
+) -> None:
+    """Let mirrors become topics of this cluster; show what may be missing, and ask."""
+    if not now:
+        raise UsageError(
+            "promote takes --now: records that are not here yet stay at the source. If none may"
+            " be missing, stop the producers of the source first, and wait until `streamlog mirror"
+            f" describe {name}` shows no lag"
+        )
+    _check_asks(yes=yes, as_json=as_json)
+    session: Session = context.obj
+    chosen = _chooser(topics)
+
+    async def look(admin: Admin) -> tuple[MirrorsDescription, list[PossibleLoss]]:
+        found = await admin.describe_mirrors()
+        link_named(found, name)
+        wanted = [
+            each
+            for each in found.mirrors
+            if each.link == name and each.status is not MirrorStatus.PROMOTED and chosen(each.name)
+        ]
+        if not wanted:
+            raise UsageError(f"link {name} has no mirror to promote" + _of(topics))
+        return found, await admin.possible_losses(wanted)
+
+    found, losses = ask(session, log, look)
+    promoted = [*dict.fromkeys(each.topic for each in losses)]
+    if not as_json:
+        out().print(_losses_grid(losses))
+        say("the source may have got more records since its last answer")
+    for node, why in found.silent.items():
+        say(f"broker {node} does not answer, so that what it leads is not known: {why}", err=True)
+    if not yes:
+        typer.confirm(f"promote {some_of(promoted)}?", abort=True)
+    ask(session, log, lambda admin: admin.promote_mirrors_now(promoted))
+    if as_json:
+        may_be_missing = [msgspec.to_builtins(each) for each in losses]
+        say(json.dumps({"promoted": promoted, "may_be_missing": may_be_missing}))
+    else:
+        say(f"{quantity(len(promoted), 'topic')} promoted: {some_of(promoted)}")
+
+
+def fail_back(
+    context: typer.Context,
+    name: LinkArgument,
+    *,
+    topics: TopicsOption = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    log: LogOption = None,
+) -> None:
+    """Let topics of this cluster follow the link's source, which has led them since; ask first."""
+    _check_asks(yes=yes, as_json=as_json)
+    session: Session = context.obj
+    chosen = _chooser(topics)
+
+    async def look(admin: Admin) -> tuple[LinkDescription, dict[str, str]]:
+        found = await admin.describe_mirrors()
+        link = link_named(found, name)
+        mirrors = {e.name for e in found.mirrors if e.status is not MirrorStatus.PROMOTED}
+        ours = {each.name for each in await admin.list_topics()} - mirrors
+        name_of = rules_of(LinkConfig.of(link.settings)).name_of
+        async with open_source(link) as source:
+            there = [each.name for each in await source.admin().list_topics()]
+        pairs = {here: each for each in there if (here := name_of(each)) is not None}
+        wanted = {here: each for here, each in pairs.items() if here in ours and chosen(here)}
+        if not wanted:
+            raise UsageError(
+                f"no topic of this cluster can follow link {name}: none that its patterns"
+                " name exists here without being a mirror" + _of(topics)
+            )
+        return link, wanted
+
+    link, wanted = ask(session, log, look)
+    following = sorted(wanted)
+    if not yes:
+        say(
+            f"{some_of(following)} will take no records here any more. What only this cluster has"
+            " in them is cut off; the leaders of their partitions keep it in lost-and-found of"
+            f" their data directories. Cluster {link.source_cluster_id} leads them."
+        )
+        typer.confirm("fail back?", abort=True)
+
+    async def follow(admin: Admin) -> None:
+        async with open_source(link) as source:
+            await admin.fail_back(name, source.admin(), wanted)
+
+    ask(session, log, follow)
+    if as_json:
+        say(json.dumps({"following": following}))
+    else:
+        count = quantity(len(following), "topic")
+        say(f"{count} of this cluster mirrored by link {name} from now on: {some_of(following)}")
+
+
+def _check_asks(*, yes: bool, as_json: bool) -> None:
+    # A question would be in the midst of what a program reads.
+    if as_json and not yes:
+        raise UsageError("--json asks no question: give --yes, too")
+
+
+def _chooser(topics: str | None) -> Callable[[str], bool]:
+    """Return whether a pattern names a topic; without a pattern, all are named."""
+    if topics is None:
+        return lambda _: True
+    patterns = patterns_of("--topics", topics)
+    return lambda name: any(each.fullmatch(name) for each in patterns)
+
+
+def _of(topics: str | None) -> str:
+    return "" if topics is None else f"; names have to match {topics!r} as a whole"
+
+
+def _losses_grid(losses: Collection[PossibleLoss]) -> Grid:
+    grid = Grid(
+        *("partition", "end here", "source end", "missing", "source silent (s)"),
+        "newest record here",
+    )
+    for each in losses:
+        grid.add_row(
+            f"{each.topic}-{each.partition}",
+            number_text(each.log_end_offset),
+            number_text(each.source_end_offset),
+            number_text(each.missing_records),
+            "?" if each.silent_ms is None else lag_text(each.silent_ms),
+            "?" if each.newest_ms is None else time_text(each.newest_ms),
+        )
+    return grid
+
+
+@asynccontextmanager
+async def open_source(link: LinkDescription) -> AsyncIterator[Log]:
+    """Open the source of a link with the link's own login.
+
+    Raises:
+        UsageError: the address leads to another cluster than when the link was created.
+        ConfigError: a secret can't be read here.
+    """
+    login = {
+        name: resolve(name, value)
+        for name, value in link.settings.items()
+        if name.startswith(LINK_SECURITY)
+    }
+    url = f"kafka://{link.settings['bootstrap.servers']}"
+    async with Log.open(url, security=Security.of(login)) as source:
+        # What an address leads to may change; equal names there mean nothing then.
+        if source.cluster_id != link.source_cluster_id:
+            raise UsageError(
+                f"link {link.name} is to cluster {link.source_cluster_id}, and {url} leads to"
+                f" {source.cluster_id}"
+            )
+        yield source
+
+
+def link_named(found: MirrorsDescription, name: str) -> LinkDescription:
+    """Return a link. Raises UsageError if there is none of this name."""
+    for each in found.links:
+        if each.name == name:
+            return each
+    raise UsageError(no_link(name, found))
+
+
+def no_link(name: str, found: MirrorsDescription) -> str:
+    """Return the message for a name that no link has."""
+    names = [each.name for each in found.links]
+    return f"there is no link {name!r}: " + (
+        f"the links are {', '.join(names)}" if names else "there are no links"
+    )
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    shown = ", ".join(names[:TOPICS_SHOWN])
+    more = len(names) - TOPICS_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def number_text(value: int | None) -> str:
+    """Return a number; `?` if it is not known."""
+    return "?" if value is None else str(value)
+
+
+def lag_text(lag_ms: int) -> str:
+    """Return a time in seconds."""
+    return f"{lag_ms / 1000:.1f}"
+
+
+def time_text(wall_ms: int) -> str:
+    """Return a time of day in UTC; empty for none."""
+    if not wall_ms:
+        return ""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
