@@ -32,6 +32,7 @@ from streamlog.broker.quorum.metadata.mirror_topics import (
     MirrorState,
     MirrorTopic,
     are_ambiguous,
+    are_newer,
     next_era_epoch,
 )
 from streamlog.errors import ConfigError, LogError, TopicExists, UnknownTopicOrPartition
@@ -305,6 +306,12 @@ class MirrorControl:
             raise TopicExists(
                 f"{topic.name} was promoted here and elsewhere at the same leader epoch, so that"
                 " it can't be told where the logs part: delete it, and mirror it anew"
+            )
+        if are_newer(ours, mirror.eras):
+            raise TopicExists(
+                f"{topic.name} was promoted here at a later leader epoch than any at the source,"
+                " which can't tell where the logs part: delete it here and mirror it anew, or let"
+                " the other cluster follow this one"
             )
         if len(topic.partitions) != partitions:
             raise error_for(

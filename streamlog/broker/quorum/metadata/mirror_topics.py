@@ -13,8 +13,8 @@ its epochs by itself:
    so `a` cuts its log where its epoch 5 ended, or where that of `b` did, if that is earlier.
 
 An era begins at a random distance from the one before. Two mirrors of `a` that were both promoted
-therefore count in different epochs, too, and either can follow the other. In the one case in 512 in
-which they don't, `are_ambiguous` tells.
+therefore count in different epochs, too, and the one in the lower epochs can follow the other. In
+the one case in 512 in which they don't, `are_ambiguous` tells.
 """
 
 from __future__ import annotations
@@ -188,10 +188,18 @@ def next_era_epoch(leader_epoch: int, chance: EraChance) -> int:
 def are_ambiguous(ours: Sequence[LogEra], source: Sequence[LogEra]) -> bool:
     """Return whether leader epochs can't tell where two histories part.
 
-    They part where one cluster was promoted and the other one was not, or another one was. If two
-    were promoted at the same leader epoch, batches of that epoch may differ.
+    They part at the first era that differs. From there on, an era of each that begins at the same
+    leader epoch would be taken for one, although their batches differ.
     """
-    for own, other in zip(ours, source, strict=False):
-        if own != other:
-            return own.leader_epoch == other.leader_epoch
-    return False
+    shared = {*ours} & {*source}
+    own = {each.leader_epoch for each in ours if each not in shared}
+    return any(each.leader_epoch in own for each in source if each not in shared)
+
+
+def are_newer(ours: Sequence[LogEra], source: Sequence[LogEra]) -> bool:
+    """Return whether this cluster was promoted at leader epochs above all that the source has.
+
+    The source then knows nothing of the epoch of our last records, and its answer to a fetch does
+    not tell where the logs part.
+    """
+    return any(each not in source and each.leader_epoch > source[-1].leader_epoch for each in ours)
