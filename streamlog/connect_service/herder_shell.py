@@ -255,8 +255,8 @@ class ConnectService:
         Args:
             background: runs tasks and discoveries.
             statuses: writes statuses.
-            letters: writes dead letters. Not the same: `Producer.flush` raises the first error
-                of any record, so a status that is refused would fail a sink.
+            letters: writes dead letters. Another producer, because `flush` raises the first error
+                of any record: a status that is refused would fail a sink.
         """
         self._background = background
         self.connector_topics.write_with(statuses, self.status_log)
