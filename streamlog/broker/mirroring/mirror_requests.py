@@ -80,7 +80,12 @@ class MirrorRequests:
                 )
             )
         topics.sort(key=lambda each: each.name)
-        return DescribeMirrorsResponse(cluster_id=self._cluster_id, links=links, topics=topics)
+        return DescribeMirrorsResponse(
+            cluster_id=self._cluster_id,
+            links=links,
+            topics=topics,
+            metadata_offset=metadata.offset,
+        )
 
     def _partition(self, copy: MirrorCopy) -> DescribedMirrorPartition:
         log, now_ms = copy.partition.log, self._clock.now_ms()

@@ -432,9 +432,8 @@ class MirrorAdmin(AdminArea):
 
 
 def _freshest(answers: Mapping[int, DescribeMirrorsResponse]) -> DescribeMirrorsResponse:
-    # Brokers apply the metadata one after another: the one that knows most links and mirrors is the
-    # freshest, as far as this can be told.
-    return max(answers.values(), key=lambda each: (len(each.links), len(each.topics)))
+    # Brokers apply the metadata one after another, so one may not know yet what another one tells.
+    return max(answers.values(), key=lambda each: each.metadata_offset)
 
 
 def _mirrors_cluster(mirror: DescribedMirror, cluster_id: str) -> bool:

@@ -243,3 +243,5 @@ class DescribeMirrorsResponse(Message, versions="0-0", flexible_from=0):
     cluster_id: str = string("0+")
     links: list[DescribedLink] = array(DescribedLink, "0+")
     topics: list[DescribedMirror] = array(DescribedMirror, "0+")
+    # Of the metadata that the broker has answered from: of two brokers, the higher one is newer.
+    metadata_offset: int = int64("0+", default=-1)

@@ -109,6 +109,19 @@ def test_the_answers_of_all_brokers_are_joined_and_the_newest_leader_is_believed
         assert (found.lag_records, found.lag_bytes, found.lag_ms) == (5, 500, 90)
 
 
+def test_links_and_states_are_those_of_the_newest_metadata_though_an_older_one_had_more() -> None:
+    older, newer = told(part(), state=0), told(state=1)
+    older.metadata_offset, newer.metadata_offset = 41, 42
+    older.links.append(DescribedLink(name="gone", link_id=b"gone-id-of-16-by", trouble="refused"))
+    for answers in ((older, newer), (newer, older)):
+        found = join_answers(dict(enumerate(answers)), {}, NOW_MS)
+        assert [each.name for each in found.links] == ["east"]
+        (mirror,) = found.mirrors
+        assert mirror.status is MirrorStatus.PAUSED
+        # What the leader says of its partition counts all the same.
+        assert [each.log_end_offset for each in mirror.partitions] == [10]
+
+
 @asynccontextmanager
 async def two() -> AsyncIterator[tuple[Log, Log, str]]:
     """Yield clients of a source and of a target, and the address of the source."""
