@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -62,7 +64,8 @@ def allowed_paths(directories: Sequence[Path] | None) -> Iterator[None]:
 
 def is_allowed(path: str | Path) -> bool:
     """Return whether connectors may use a file, or what is below a directory."""
-    return _Allowed.directories is None or _root_of(_real(path)) is not None
+    allowed = _Allowed.directories
+    return allowed is None or _root_of(_real(path), allowed) is not None
 
 
 def check_path(setting: str, path: str | Path) -> None:
@@ -124,8 +127,51 @@ def directory_of(path: str | Path) -> Iterator[tuple[int | None, str]]:
     if _Allowed.directories is None:
         yield None, str(path)
         return
+    with _directory_below(_Allowed.directories, path) as found:
+        yield found
+
+
+def read_below(directories: Sequence[str], path: str, bytes_max: int) -> bytes:
+    """Return the content of a regular file below one of these directories.
+
+    The rules are those of this module: links are resolved first, and none is followed afterwards.
+
+    Args:
+        directories: absolute paths; one that does not exist allows nothing.
+        path: the file.
+        bytes_max: the most that it may have.
+
+    Raises:
+        PathNotAllowed: it leads to none of them.
+        OSError: it can't be read.
+        ValueError: it is no path, not a regular file, or larger.
+    """
+    with _directory_below([_real(each) for each in directories], path) as (directory, name):
+        # A pipe without a writer would make the opening wait.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            opened = os.open(name, flags, dir_fd=directory)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise _refusal("path", path) from None
+            raise
+    try:
+        # A device or a pipe has no end, or none that comes.
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise ValueError("it is not a regular file")
+        content = FileIO(opened, closefd=False).read(bytes_max + 1)
+    finally:
+        os.close(opened)
+    if len(content) > bytes_max:
+        raise ValueError(f"it has more than {bytes_max} bytes")
+    return content
+
+
+@contextmanager
+def _directory_below(directories: Sequence[Path], path: str | Path) -> Iterator[tuple[int, str]]:
+    """Yield the open directory of a file below one of these, and its name; see `directory_of`."""
     real = _real(path)
-    root = _root_of(real)
+    root = _root_of(real, directories)
     if root is None or root == real:
         raise _refusal("path", path)
     *steps, name = real.relative_to(root).parts
@@ -155,8 +201,8 @@ def _step(directory: int, name: str, path: str | Path) -> int:
         raise
 
 
-def _root_of(real: Path) -> Path | None:
-    found = (each for each in _Allowed.directories or () if real.is_relative_to(each))
+def _root_of(real: Path, directories: Sequence[Path]) -> Path | None:
+    found = (each for each in directories if real.is_relative_to(each))
     return next(found, None)
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from streamlog.errors import ConfigError
 
-_REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
+REFERENCE = re.compile(r"\$\{(env|file):([^}]*)\}")
 
 
 def read_properties(path: str, *, environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -61,13 +61,30 @@ def parse_properties(content: str, path: str) -> dict[str, str]:
     return settings
 
 
-def resolve(name: str, value: str, environment: Mapping[str, str] | None = None) -> str:
+def read_file(path: str) -> str:
+    """Return the content of a file.
+
+    Raises:
+        OSError: it can't be read.
+        UnicodeDecodeError: it is not UTF-8 text.
+    """
+    return Path(path).read_text(encoding="utf-8")
+
+
+def resolve(
+    name: str,
+    value: str,
+    environment: Mapping[str, str] | None = None,
+    *,
+    read: Callable[[str], str] = read_file,
+) -> str:
     """Return a value with its references replaced.
 
     Args:
         name: the setting's name, for messages.
         value: the value as written.
         environment: the variables for `${env:NAME}`; None for those of the process.
+        read: reads the files.
 
     Raises:
         ConfigError: a variable is not set, or a file can't be read.
@@ -83,11 +100,11 @@ def resolve(name: str, value: str, environment: Mapping[str, str] | None = None)
                 )
             return known[target]
         try:
-            return Path(target).read_text(encoding="utf-8").rstrip("\r\n")
+            return read(target).rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise ConfigError(
                 f"{name} refers to the file {target}, which can't be read: {reason}"
             ) from None
 
-    return _REFERENCE.sub(content_of, value)
+    return REFERENCE.sub(content_of, value)

@@ -176,6 +176,7 @@ class Broker:
             identity=member.identity,
             cluster_id=cluster_id,
             clock=clock,
+            security=self._directory.config.security,
             lost_and_found=LostAndFound(self._directory, threads=threads),
             groups=self._coordinator,
             here=self._handle_own,

@@ -6,16 +6,21 @@ each broker reads them as this table. Rules of the file:
 
 - A secret is a reference (`${file:PATH}` or `${env:NAME}`), which each broker resolves for itself:
   the metadata log, its snapshots and the descriptions of a link never contain one.
+- A file or variable that a link names has to be one that `mirror.allowed.paths` or
+  `mirror.env.allowlist.pattern` allows. `check_references` looks at the texts only, for the
+  controller; `mirroring/link_login` follows the links of the file system, too.
 - As in `config/broker`, a setting without an effect is not declared.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from streamlog.broker.config.security import MIRROR_PATHS, MIRROR_VARIABLES, SecurityConfig
 from streamlog.broker.config.settings import (
     INT_MAX,
     Form,
@@ -53,8 +58,11 @@ _NAME_BEGINNING: Final = Form(
     rf"[a-zA-Z0-9._-]{{0,{PREFIX_MAX}}}|",
     f"at most {PREFIX_MAX} letters, digits, dots, underscores and hyphens",
 )
-_REFERENCE: Final = re.compile(r"\$\{(env|file):[^}]+\}")
-_ON_EACH_BROKER: Final = "It is read on each broker of this cluster."
+REFERENCE: Final = re.compile(r"\$\{(env|file):([^}]*)\}")
+"""The pattern of `streamlog.properties`, which resolves them and so is not for pure modules."""
+LINK_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+"""The settings whose values are paths of files."""
+_ON_EACH_BROKER: Final = "It is read on each broker of this cluster, below mirror.allowed.paths."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +307,7 @@ class LinkConfig:
         for name, value in settings.items():
             if name not in LINK_SETTINGS:
                 raise unknown_setting("link", name, LINK_SETTINGS)
-            if LINK_SETTINGS[name].is_secret and not _REFERENCE.search(value):
+            if LINK_SETTINGS[name].is_secret and not REFERENCE.search(value):
                 raise ConfigError(
                     f"{name} is a secret, which the metadata log would keep for everyone to read:"
                     " write ${file:PATH} or ${env:NAME}, and put it there on each broker"
@@ -335,6 +343,53 @@ def patterns_of(name: str, patterns: str) -> tuple[re.Pattern[str], ...]:
         except re.error as error:
             raise ConfigError(f"{name}={each!r} is no regular expression: {error}") from error
     return tuple(found)
+
+
+def check_references(settings: Mapping[str, str], security: SecurityConfig) -> None:
+    """Check that a node lets links refer to the files and variables in these settings.
+
+    Only the texts count, not what is on a disk: each broker decides again for its own files.
+
+    Raises:
+        ConfigError: a reference is not allowed; the message names the setting that allows it.
+    """
+    for name, value in settings.items():
+        if not name.startswith(LINK_SECURITY):
+            continue
+        if name in LINK_FILES and value:
+            _check_path(name, value, security)
+        for kind, target in REFERENCE.findall(value):
+            if kind == "file":
+                _check_path(name, target, security)
+            # Without a pattern, `${env:}` would match it.
+            elif not target or not re.fullmatch(security.mirror_variables, target):
+                raise ConfigError(
+                    f"{name} refers to the environment variable {target}, which"
+                    f" {MIRROR_VARIABLES}={security.mirror_variables!r} of this node does not"
+                    f" allow: set {MIRROR_VARIABLES} on each node to a regular expression that"
+                    " matches it"
+                )
+
+
+def _check_path(name: str, path: str, security: SecurityConfig) -> None:
+    allowed = security.mirror_paths.split(",") if security.mirror_paths else []
+    # What is written counts, so `..` is never allowed: after a link to a directory, it leads to the
+    # parent of what the link leads to.
+    is_plain = "\0" not in path and ".." not in path.split("/")
+    whole = posixpath.normpath(path)
+    for each in map(posixpath.normpath, allowed):
+        if is_plain and whole.startswith(each.rstrip("/") + "/"):
+            return
+    raise ConfigError(refused_path(name, path, security))
+
+
+def refused_path(name: str, path: str, security: SecurityConfig) -> str:
+    """Return the message that a setting of a link names a file that it may not name."""
+    return (
+        f"{name} refers to the file {path!r}, which is below no directory of"
+        f" {MIRROR_PATHS}={security.mirror_paths!r} of this node: move it there, or add its"
+        f" directory to {MIRROR_PATHS} on each node; write absolute paths without `..`"
+    )
 
 
 LINK_SETTINGS: Mapping[str, Setting] = {

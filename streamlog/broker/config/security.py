@@ -7,15 +7,18 @@ wire.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from streamlog.broker.config.settings import (
     INT_MAX,
+    Form,
     NamedSetting,
     boolean,
     check_table,
     choice,
     integer,
+    items,
     password,
     text,
     words,
@@ -34,6 +37,9 @@ CLIENT_AUTH_REQUESTED = "requested"
 CLIENT_AUTH_REQUIRED = "required"
 AUTHORIZER_NONE = "none"
 AUTHORIZER_STANDARD = "standard"
+MIRROR_PATHS = "mirror.allowed.paths"
+MIRROR_VARIABLES = "mirror.env.allowlist.pattern"
+DIRECTORIES = Form(r"/[^,]*(,/[^,]*)*|", "absolute paths of directories, separated by commas")
 DEFAULT_MAP = ",".join(f"{each}:{each}" for each in PROTOCOLS)
 
 
@@ -270,9 +276,40 @@ class SecurityConfig:
         default=False,
     )
 
+    # Kafka's names for the same limits of its providers (KIP-993, KIP-887). Empty allows nothing:
+    # a user who may create a link chooses the server that gets the login.
+    mirror_paths: str = items(
+        "",
+        NamedSetting(
+            MIRROR_PATHS,
+            "Directories of this broker below which the settings of links may name files:"
+            " ${file:PATH} in a login, and ssl.*.location. Links in the file system count as what"
+            " they lead to. Empty: none. A user who may alter the cluster can send what these"
+            " files contain to a server of their choice, so keep nothing else there.",
+            is_dynamic=False,
+        ),
+        DIRECTORIES,
+    )
+    mirror_variables: str = text(
+        "",
+        NamedSetting(
+            MIRROR_VARIABLES,
+            "The environment variables of this broker that the settings of links may name as"
+            " ${env:NAME}: a regular expression that has to match a whole name, such as MIRROR_.*;"
+            " empty: none.",
+            is_dynamic=False,
+        ),
+    )
+
     def __post_init__(self) -> None:
         check_table(self)
         self._check_tokens()
+        try:
+            re.compile(self.mirror_variables)
+        except re.error as error:
+            raise ConfigError(
+                f"{MIRROR_VARIABLES}={self.mirror_variables!r} is no regular expression: {error}"
+            ) from None
         if self.client_auth != CLIENT_AUTH_NONE and not self.truststore:
             raise ConfigError(
                 f"ssl.client.auth={self.client_auth} needs ssl.truststore.location, a PEM file with"

@@ -15,6 +15,7 @@ from streamlog import repeated
 from streamlog.broker.config.link import FETCH_BYTES_MIN, LinkConfig
 from streamlog.broker.config.settings import LONG_MAX
 from streamlog.broker.mirroring.group_copier import GroupCopier, GroupsHere, Here
+from streamlog.broker.mirroring.link_login import login_of
 from streamlog.broker.mirroring.link_reader import LinkReader
 from streamlog.broker.mirroring.link_runner import LinkRunner, runner_of
 from streamlog.broker.mirroring.mirror_copy import LinkCounts, MirrorCopy
@@ -33,6 +34,7 @@ from streamlog.protocol.messages.mirror_messages import (
 from streamlog.records.control_batches import ABORT, Marker
 
 if TYPE_CHECKING:
+    from streamlog.broker.config.security import SecurityConfig
     from streamlog.broker.mirroring.lost_and_found import LostAndFound
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
     from streamlog.broker.replication.partition import Partition, Partitions
@@ -62,6 +64,7 @@ class Mirrors:
         identity: returns this broker's id and its epoch.
         cluster_id: this cluster.
         clock: the time.
+        security: which files and variables links may refer to on this broker.
         lost_and_found: keeps what is cut.
         groups: the groups that this broker coordinates.
         here: has requests answered by this broker.
@@ -77,6 +80,7 @@ class Mirrors:
         identity: Callable[[], tuple[int, int]],
         cluster_id: str,
         clock: Clock,
+        security: SecurityConfig,
         lost_and_found: LostAndFound,
         groups: GroupsHere,
         here: Here,
@@ -88,6 +92,7 @@ class Mirrors:
         self._identity = identity
         self._cluster_id = cluster_id
         self._clock = clock
+        self._security = security
         self._lost_and_found = lost_and_found
         self._groups = groups
         self._here = here
@@ -270,7 +275,10 @@ class Mirrors:
     def _open(self, link: MirrorLink) -> tuple[LinkConfig, SourceCluster] | None:
         """Return a link's settings and its source; None if the settings can't be used."""
         try:
-            found = LinkConfig.of(link.settings), source_of(link)
+            found = (
+                LinkConfig.of(link.settings),
+                source_of(link, login_of(link.settings, self._security)),
+            )
         except ConfigError as error:
             _log.error("link %s can't be used: %s", link.name, error)
             self._unusable[link.link_id] = str(error)

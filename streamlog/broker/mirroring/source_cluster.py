@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import msgspec
 
-from streamlog.broker.config.link import LINK_SECURITY
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink
 from streamlog.errors import (
     ConfigError,
@@ -22,7 +21,6 @@ from streamlog.errors import (
     RequestTimedOut,
     StreamlogError,
 )
-from streamlog.properties import resolve
 from streamlog.protocol.messages.cluster_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -193,18 +191,16 @@ class SourceCluster:
             return  # It is lost already.
 
 
-def source_of(link: MirrorLink) -> SourceCluster:
+def source_of(link: MirrorLink, security: Security | None) -> SourceCluster:
     """Return the cluster that a link leads to, not connected yet.
 
+    Args:
+        link: the link.
+        security: its login; see `link_login`.
+
     Raises:
-        ConfigError: a setting is missing or malformed, or a secret can't be read.
+        ConfigError: the addresses are missing or malformed.
     """
-    given = {
-        name: resolve(name, value)
-        for name, value in link.settings.items()
-        if name.startswith(LINK_SECURITY)
-    }
-    security = Security.of(given).loaded() if given else None
     return SourceCluster(
         addresses_of(link.settings.get(BOOTSTRAP, "")),
         cluster_id=link.source_cluster_id,

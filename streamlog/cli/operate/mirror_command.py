@@ -17,8 +17,11 @@ import typer
 from rich.table import Table as Grid
 
 from streamlog.broker.config.link import LINK_SECURITY, LinkConfig
+from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.mirroring.link_runner import rules_of
+from streamlog.cli.broker_command import broker_config
 from streamlog.cli.operate.mirror_promotion import (
+    ConfigOption,
     JsonOption,
     fail_back,
     lag_text,
@@ -457,11 +460,13 @@ def verify(
     link: Annotated[
         str | None, typer.Option("--link", metavar="NAME", help="All mirrors of this link.")
     ] = None,
+    config: ConfigOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     log: LogOption = None,
 ) -> None:
     """Compare mirrors with their source; exit with 1 at a difference."""
     session: Session = context.obj
+    security = broker_config(config, None).security
 
     async def compare(opened: Log) -> list[VerifiedPartition]:
         admin = opened.admin()
@@ -471,7 +476,7 @@ def verify(
         for each in found.links:
             own = [one for one in wanted if one.link == each.name]
             if own:
-                verified += await _verify_link(admin, each, own)
+                verified += await _verify_link(admin, each, own, security)
         return verified
 
     done = with_log(session, log, compare)
@@ -509,10 +514,13 @@ def _followed(
 
 
 async def _verify_link(
-    admin: Admin, link: LinkDescription, mirrors: Sequence[MirrorDescription]
+    admin: Admin,
+    link: LinkDescription,
+    mirrors: Sequence[MirrorDescription],
+    security: SecurityConfig,
 ) -> list[VerifiedPartition]:
     found = []
-    async with open_source(link) as source:
+    async with open_source(link, security) as source:
         for mirror in mirrors:
             settings = await admin.describe_configs(mirror.name)
             # One after another: two would share the network, and report their progress in turns.

@@ -10,14 +10,18 @@ import json
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 from rich.table import Table as Grid
 
-from streamlog.broker.config.link import LINK_SECURITY, LinkConfig, patterns_of
+from streamlog.broker.config.link import LinkConfig, patterns_of
+from streamlog.broker.config.security import SecurityConfig
+from streamlog.broker.mirroring.link_login import login_of
 from streamlog.broker.mirroring.link_runner import rules_of
+from streamlog.cli.broker_command import broker_config
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import (
@@ -27,9 +31,8 @@ from streamlog.client.admin import (
     MirrorStatus,
     PossibleLoss,
 )
-from streamlog.errors import UsageError, quantity
+from streamlog.errors import ConfigError, UsageError, quantity
 from streamlog.log import Log
-from streamlog.properties import resolve
 from streamlog.transport.security import Security
 
 TOPICS_SHOWN = 5
@@ -43,6 +46,17 @@ TopicsOption = Annotated[
         "--topics",
         metavar="PATTERN",
         help="Only topics with these names here: regular expressions, with commas between them.",
+    ),
+]
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="The settings of a broker, which name the files and variables that the login of a"
+        " link may refer to.",
     ),
 ]
 
@@ -104,6 +118,7 @@ def fail_back(
     name: LinkArgument,
     *,
     topics: TopicsOption = None,
+    config: ConfigOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
     log: LogOption = None,
@@ -111,6 +126,7 @@ def fail_back(
     """Let topics of this cluster follow the link's source, which has led them since; ask first."""
     _check_asks(yes=yes, as_json=as_json)
     session: Session = context.obj
+    security = broker_config(config, None).security
     chosen = _chooser(topics)
 
     async def look(admin: Admin) -> tuple[LinkDescription, dict[str, str]]:
@@ -119,7 +135,7 @@ def fail_back(
         mirrors = {e.name for e in found.mirrors if e.status is not MirrorStatus.PROMOTED}
         ours = {each.name for each in await admin.list_topics()} - mirrors
         name_of = rules_of(LinkConfig.of(link.settings)).name_of
-        async with open_source(link) as source:
+        async with open_source(link, security) as source:
             there = [each.name for each in await source.admin().list_topics()]
         pairs = {here: each for each in there if (here := name_of(each)) is not None}
         wanted = {here: each for here, each in pairs.items() if here in ours and chosen(here)}
@@ -141,7 +157,7 @@ def fail_back(
         typer.confirm("fail back?", abort=True)
 
     async def follow(admin: Admin) -> None:
-        async with open_source(link) as source:
+        async with open_source(link, security) as source:
             await admin.fail_back(name, source.admin(), wanted)
 
     ask(session, log, follow)
@@ -187,21 +203,31 @@ def _losses_grid(losses: Collection[PossibleLoss]) -> Grid:
     return grid
 
 
+def login_here(link: LinkDescription, security: SecurityConfig) -> Security | None:
+    """Return the login of a link, with what it refers to on this machine.
+
+    Raises:
+        UsageError: these settings do not allow it, or it can't be read.
+    """
+    # Others have written the settings: they must not choose which file of this user is sent where.
+    try:
+        return login_of(link.settings, security)
+    except ConfigError as error:
+        raise UsageError(
+            f"link {link.name}: {error}. Here, --config FILE gives the settings of a node"
+        ) from error
+
+
 @asynccontextmanager
-async def open_source(link: LinkDescription) -> AsyncIterator[Log]:
+async def open_source(link: LinkDescription, security: SecurityConfig) -> AsyncIterator[Log]:
     """Open the source of a link with the link's own login.
 
     Raises:
-        UsageError: the address leads to another cluster than when the link was created.
-        ConfigError: a secret can't be read here.
+        UsageError: the address leads to another cluster than when the link was created, or its
+            login refers to what these settings do not allow or can't be read here.
     """
-    login = {
-        name: resolve(name, value)
-        for name, value in link.settings.items()
-        if name.startswith(LINK_SECURITY)
-    }
     url = f"kafka://{link.settings['bootstrap.servers']}"
-    async with Log.open(url, security=Security.of(login)) as source:
+    async with Log.open(url, security=login_here(link, security)) as source:
         # What an address leads to may change; equal names there mean nothing then.
         if source.cluster_id != link.source_cluster_id:
             raise UsageError(

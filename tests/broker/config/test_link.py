@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.broker.config.link import LINK_SECURITY, LINK_SETTINGS, LinkConfig, patterns_of
+from streamlog import properties
+from streamlog.broker.config import link
+from streamlog.broker.config.link import (
+    LINK_FILES,
+    LINK_SECURITY,
+    LINK_SETTINGS,
+    LinkConfig,
+    check_references,
+    patterns_of,
+)
+from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.config.settings import SettingKind
 from streamlog.errors import ConfigError
 from streamlog.transport.security import Security
@@ -64,3 +74,81 @@ def test_patterns_are_separated_by_commas_and_match_whole_names() -> None:
     found = patterns_of("topics", "orders, eu\\..*,,")
     names = ["orders", "orders2", "eu.users", "eu", ""]
     assert [n for n in names if any(p.fullmatch(n) for p in found)] == ["orders", "eu.users"]
+
+
+ALLOWING = SecurityConfig(mirror_paths="/run/mirror,/etc/east/", mirror_variables="MIRROR_.*|EAST")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "${file:/run/mirror/password}",
+        "${file:/run/mirror/deep/er}",
+        "${file:/etc/east/a}-${env:EAST}",
+        "${env:MIRROR_PASSWORD}",
+        "${file:/run//mirror/./password}",
+        "no reference",
+    ],
+)
+def test_references_to_what_the_node_allows_are_accepted(value: str) -> None:
+    check_references({"sasl.password": value, "topics": "${file:/anything}"}, ALLOWING)
+
+
+@pytest.mark.parametrize(
+    ("value", "setting"),
+    [
+        ("${file:/etc/shadow}", "mirror.allowed.paths"),
+        ("${file:/run/mirror}", "mirror.allowed.paths"),
+        ("${file:/run/mirror-too/a}", "mirror.allowed.paths"),
+        ("${file:/run/mirror/../../etc/shadow}", "mirror.allowed.paths"),
+        ("${file:/run/mirror/../mirror/a}", "mirror.allowed.paths"),
+        ("${file:run/mirror/a}", "mirror.allowed.paths"),
+        ("${file:../run/mirror/a}", "mirror.allowed.paths"),
+        ("${file:~/a}", "mirror.allowed.paths"),
+        ("${file:/run/mirror/a\0}", "mirror.allowed.paths"),
+        ("${file:}", "mirror.allowed.paths"),
+        ("${file:/run/mirror/a}${file:/etc/shadow}", "mirror.allowed.paths"),
+        ("${env:AWS_SECRET_ACCESS_KEY}", "mirror.env.allowlist.pattern"),
+        ("${env:EAST2}", "mirror.env.allowlist.pattern"),
+        ("${env:X_MIRROR_A}", "mirror.env.allowlist.pattern"),
+        ("${env:MIRROR_A\nB}", "mirror.env.allowlist.pattern"),
+        ("${env:}", "mirror.env.allowlist.pattern"),
+    ],
+)
+def test_references_to_other_files_and_variables_are_refused(value: str, setting: str) -> None:
+    # The user is sent in clear by all mechanisms, so it is as good for an attack as a password.
+    for name in ("sasl.password", "sasl.username", "ssl.key.password"):
+        with pytest.raises(ConfigError, match=f"(?s)^{name} refers to .*{setting}"):
+            check_references({name: value}, ALLOWING)
+
+
+def test_what_is_checked_is_what_is_resolved() -> None:
+    assert link.REFERENCE.pattern == properties.REFERENCE.pattern
+    assert link.REFERENCE.flags == properties.REFERENCE.flags
+
+
+def test_without_the_settings_nothing_is_allowed_and_pem_files_are_files() -> None:
+    nothing = SecurityConfig()
+    for value in ("${file:/run/mirror/a}", "${file:/}", "${env:PATH}", "${env:}"):
+        with pytest.raises(ConfigError, match=r"mirror\.(allowed|env)"):
+            check_references({"sasl.password": value}, nothing)
+    assert [*LINK_FILES] == [each for each in LINK_SETTINGS if each.endswith(".location")]
+    for name in LINK_FILES:
+        check_references({name: ""}, nothing)
+        check_references({name: "/run/mirror/a.pem"}, ALLOWING)
+        for path in ("/etc/streamlog/broker.pem", "a.pem", "/run/mirror/../a.pem"):
+            with pytest.raises(ConfigError, match=f"^{name} refers to .*mirror.allowed.paths"):
+                check_references({name: path}, ALLOWING)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"mirror_paths": "secrets"}, "absolute paths of directories"),
+        ({"mirror_paths": "/a,b"}, "absolute paths of directories"),
+        ({"mirror_variables": "MIRROR_["}, "is no regular expression"),
+    ],
+)
+def test_a_node_with_malformed_limits_does_not_start(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SecurityConfig(**given)

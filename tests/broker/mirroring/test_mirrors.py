@@ -41,10 +41,12 @@ QUICK_GROUPS = BrokerConfig(group=GroupConfig(initial_rebalance_delay_ms=0))
 
 
 @asynccontextmanager
-async def serving(files: MemoryFiles, port: int = 0) -> AsyncIterator[tuple[Broker, str]]:
+async def serving(
+    files: MemoryFiles, port: int = 0, config: BrokerConfig = QUICK_GROUPS
+) -> AsyncIterator[tuple[Broker, str]]:
     """Run a broker; yield it and its address."""
     async with (
-        Broker.open("data", files=files, config=QUICK_GROUPS) as broker,
+        Broker.open("data", files=files, config=config) as broker,
         SocketServer(broker, [Listener(host="127.0.0.1", port=port)]) as listening,
     ):
         (server,) = listening.servers

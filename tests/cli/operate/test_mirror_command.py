@@ -8,16 +8,19 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from chaos.ports import reserved_ports
+from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.cli.operate.mirror_command import link_settings, mirror
+from streamlog.cli.operate.mirror_promotion import login_here
 from streamlog.cli.session import Session
-from streamlog.client.admin import Admin, NewTopic
+from streamlog.client.admin import Admin, LinkDescription, NewTopic
 from streamlog.errors import ConfigError, ConnectionLost, LogError, UsageError
 from streamlog.log import Log
 from tests.broker.mirroring.test_mirrors import serving
@@ -227,6 +230,26 @@ def test_what_is_wrong_with_a_source_is_one_line_before_anything_is_made() -> No
         with pytest.raises(LogError, match="leads to this cluster itself"):
             clusters.call("create", "self", "--source", clusters.target, "--topics", ".*")
         assert json.loads(clusters.call("list", "--json")) == []
+
+
+def test_verify_reads_no_file_of_this_machine_that_a_link_names(tmp_path: Path) -> None:
+    secret = tmp_path / "id_ed25519"
+    secret.write_text("s3cret")
+    settings = {
+        "bootstrap.servers": "mallory:9092",
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "mirror",
+        "sasl.password": f"${{file:{secret}}}",
+    }
+    planted = LinkDescription(
+        name="east", source_cluster_id="e", settings=settings, troubles={}, mirrors=1
+    )
+    with pytest.raises(UsageError, match=r"mirror\.allowed\.paths.*--config FILE"):
+        login_here(planted, SecurityConfig())
+    known = login_here(planted, SecurityConfig(mirror_paths=str(tmp_path)))
+    assert known is not None
+    assert known.password == "s3cret"
 
 
 def test_a_url_becomes_addresses_and_a_protocol() -> None:

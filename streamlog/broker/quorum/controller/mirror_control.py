@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from streamlog.broker.config.link import LinkConfig
+from streamlog.broker.config.link import LinkConfig, check_references
+from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.quorum.controller.decision import (
     ControllerContext,
     Decision,
@@ -118,7 +119,10 @@ class MirrorControl:
             )
         settings = {each.name: each.value for each in request.settings}
         if not detail:
-            code, detail = ErrorCode.INVALID_CONFIG, _wrong_setting(settings)
+            code, detail = (
+                ErrorCode.INVALID_CONFIG,
+                _wrong_setting(settings, context.config.security),
+            )
         if detail:
             return respond(CreateLinkResponse(error_code=code, error_message=detail))
         link = MirrorLink(
@@ -143,7 +147,7 @@ class MirrorControl:
                 settings.pop(change.name, None)
             else:
                 settings[change.name] = change.value
-        if detail := _wrong_setting(settings):
+        if detail := _wrong_setting(settings, self._context.config.security):
             return respond(
                 AlterLinkResponse(error_code=ErrorCode.INVALID_CONFIG, error_message=detail)
             )
@@ -426,10 +430,11 @@ class MirrorControl:
         return respond(AlterMirrorPartitionResponse(error_code=code))
 
 
-def _wrong_setting(settings: Mapping[str, str]) -> str:
+def _wrong_setting(settings: Mapping[str, str], security: SecurityConfig) -> str:
     """Return what is wrong with a link's settings; empty if nothing is."""
     try:
         LinkConfig.of(settings)
+        check_references(settings, security)
     except ConfigError as error:
         return str(error)
     return ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.quorum.metadata.mirror_topics import ERA_BITS, LogEra, MirrorState
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.metadata_log import LinkSetting
@@ -309,3 +311,30 @@ def test_a_link_with_a_wrong_setting_is_neither_created_nor_altered(cluster: Dec
         assert answer.error_code == ErrorCode.INVALID_CONFIG
         assert answer.error_message
     assert cluster.metadata.link("east") == before
+
+
+def test_a_link_whose_login_refers_to_what_is_not_allowed_is_refused(cluster: Deciding) -> None:
+    stolen = [
+        LinkSetting(name="bootstrap.servers", value="mallory:9092"),
+        LinkSetting(name="sasl.password", value="${file:/etc/shadow}"),
+    ]
+    request = CreateLinkRequest(name="theft", source_cluster_id="other", settings=stolen)
+    refused = cluster.ask(request, CreateLinkResponse)
+    assert refused.error_code == ErrorCode.INVALID_CONFIG
+    assert "mirror.allowed.paths" in (refused.error_message or "")
+    assert cluster.metadata.link("theft") is None
+
+    config = BrokerConfig(security=SecurityConfig(mirror_paths="/run/mirror"))
+    allowing = Deciding(config=config)
+    allowing.start(1)
+    link(allowing)
+    before = allowing.metadata.link("east")
+    for value in ("${file:/run/mirror/../shadow}", "${env:PATH}"):
+        change = ChangedLinkSetting(name="sasl.username", value=value)
+        answer = allowing.ask(AlterLinkRequest(name="east", settings=[change]), AlterLinkResponse)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+    assert allowing.metadata.link("east") == before
+    change = ChangedLinkSetting(name="sasl.password", value="${file:/run/mirror/east}")
+    assert not allowing.ask(
+        AlterLinkRequest(name="east", settings=[change]), AlterLinkResponse
+    ).error_code
