@@ -75,7 +75,7 @@ class SinkLog(Protocol):
         """
 
     async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return those of the partitions of which the group has an offset now.
+        """Return the partitions for which the group has an offset now.
 
         Raises:
             Fenced: the group does not know this member.

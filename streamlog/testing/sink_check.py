@@ -113,7 +113,7 @@ class _GroupMember:
         self._group.offsets.update(offsets)
 
     async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return those of which some task has committed an offset."""
+        """Return the partitions for which a task has committed an offset."""
         return self._group.offsets.keys() & {*partitions}
 
     async def write_letters(self, letters: Sequence[SinkBatch]) -> None:

@@ -5,8 +5,8 @@ and no commit crosses the network. Every second it asks each broker of the sourc
 their offsets, and the leaders here for the ends of mirror partitions that it has no replica of. A
 broker that does not answer delays only its own groups.
 
-Rules of this module: only what has changed is committed. Trouble is logged once, and part of
-the link's description.
+Rules of this module: only what has changed is committed. What
+keeps groups from being copied is a notice of the link.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from streamlog.broker.mirroring.group_copy import (
     PositionChanges,
     Where,
 )
+from streamlog.broker.mirroring.link_notices import LinkNotices, listed
 from streamlog.broker.mirroring.source_groups import SourceGroups, portions
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink, MirrorState
 from streamlog.errors import LogError, StreamlogError
@@ -59,13 +60,12 @@ POSITIONS_PER_COMMIT = 1_000
 """Positions committed at once: with the longest metadata, a quarter of the largest batch."""
 POSITIONS_MAX = 500_000
 """The positions of a link that a broker keeps; further groups are not copied."""
-NAMES_LISTED = 5
 COMMIT_VERSION = 9
 """The last OffsetCommit version that names topics."""
 NOT_HERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 GROUP_KEY_TYPE = 0
 LASTING = ("source", "members", "bound")
-"""Trouble that is not that of one broker."""
+"""What notices are about, if not about one broker."""
 EMPTY = "Empty"
 """The state of a group without members."""
 
@@ -158,12 +158,8 @@ class GroupCopier:
         """The broker of the source that was last known to coordinate each of them."""
         self._busy: set[str] = set()
         """Groups with members here."""
-        self._troubles: dict[object, str] = {}
-
-    @property
-    def trouble(self) -> str:
-        """What keeps groups from being copied; empty if nothing does."""
-        return "; ".join(filter(None, self._troubles.values()))
+        self.notices = LinkNotices(f"link {link.name}, groups")
+        """What keeps groups from being copied."""
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -187,9 +183,9 @@ class GroupCopier:
         brokers = self._source.broker_ids
         for node_id in brokers:
             self._begin(group, node_id, self._copy_from(node_id))
-        # A broker that has left, on either side, is no trouble any more.
+        # A broker that has left, on either side, needs no notice any more.
         asked = {*brokers, *(("leader", leader) for leader in far), *LASTING}
-        self._troubles = {key: why for key, why in self._troubles.items() if key in asked}
+        self.notices.keep(asked)
 
     def _begin(self, group: asyncio.TaskGroup, key: object, job: Coroutine[Any, Any, None]) -> None:
         """Begin a job, unless the one before still runs."""
@@ -202,10 +198,10 @@ class GroupCopier:
     async def _guarded(self, key: object, job: Coroutine[Any, Any, None]) -> None:
         try:
             await job
-            self._note(key, "")
+            self.notices.note(key, "")
         except (StreamlogError, OSError) as error:
             # A source that is down for a day is found again.
-            self._note(key, str(error))
+            self.notices.note(key, str(error))
 
     # The source.
 
@@ -275,7 +271,7 @@ class GroupCopier:
                     continue
                 known += count
             counts[group_id] = count
-        self._note(
+        self.notices.note(
             "bound",
             f"{beyond} groups are not copied: a broker keeps {POSITIONS_MAX} positions of a link;"
             " name fewer groups in its setting groups"
@@ -357,26 +353,14 @@ class GroupCopier:
             _log.warning("link %s: a commit has failed: %s", self._link.name, error)
             return None
 
-    # Trouble.
+    # Notices.
 
     def _tell_busy(self) -> None:
-        names = sorted(self._busy)
-        listed = ", ".join(names[:NAMES_LISTED])
-        more = f" and {len(names) - NAMES_LISTED} more" if len(names) > NAMES_LISTED else ""
-        self._note(
+        names = self._busy
+        self.notices.note(
             "members",
-            f"groups with members in this cluster are not copied: {listed}{more}" if names else "",
+            f"groups with members in this cluster are not copied: {listed(names)}" if names else "",
         )
-
-    def _note(self, about: object, trouble: str) -> None:
-        """Log once what is wrong, and once that it is no longer."""
-        if self._troubles.get(about, "") == trouble:
-            return
-        self._troubles[about] = trouble
-        if trouble:
-            _log.warning("link %s, groups: %s", self._link.name, trouble)
-        else:
-            _log.info("link %s, groups: copied again", self._link.name)
 
 
 def _group_here(group_id: str, shard: GroupShard) -> GroupHere:

@@ -13,7 +13,7 @@ Pure. Rules of this module:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -74,6 +74,9 @@ class LinkPlan(msgspec.Struct, frozen=True, kw_only=True):
     created: tuple[CreatableMirror, ...] = ()
     """New mirrors, and those whose source has more partitions."""
     stopped: tuple[AlterableMirror, ...] = ()
+    taken: tuple[str, ...] = ()
+    """Topics of this cluster that have the names of mirrors, and follow only on an operator's
+    word: what only they have would be cut off."""
 
 
 def plan_link(
@@ -82,6 +85,7 @@ def plan_link(
     known: Iterable[KnownMirror],
     *,
     cluster_id: str,
+    taken: Container[str] = (),
 ) -> LinkPlan:
     """Return what has to be created and stopped.
 
@@ -90,14 +94,15 @@ def plan_link(
         source: all topics of the source.
         known: the mirror topics of this link.
         cluster_id: this cluster.
+        taken: the names of all topics here.
     """
     there = {each.name: each for each in source}
     ours = {each.mirror.source_topic: each for each in known}
-    created = [
-        wanted
+    wanted = [
+        each
         for facts in there.values()
         if facts.mirrors_cluster != cluster_id
-        for wanted in _wanted(rules, facts, ours.get(facts.name))
+        for each in _wanted(rules, facts, ours.get(facts.name))
     ]
     stopped = [
         AlterableMirror(name=each.name, state=MirrorState.STOPPED, reason=why)
@@ -105,7 +110,16 @@ def plan_link(
         if each.mirror.state in (MirrorState.ACTIVE, MirrorState.PAUSED)
         if (why := _why_stopped(each.mirror, there.get(each.mirror.source_topic)))
     ]
-    return LinkPlan(created=tuple(created), stopped=tuple(stopped))
+    created, held = [], []
+    for each in wanted:
+        # A mirror of this link grows under a name that it has itself.
+        is_free = each.name not in taken or each.source_topic in ours
+        (created if is_free else held).append(each)
+    return LinkPlan(
+        created=tuple(created),
+        stopped=tuple(stopped),
+        taken=tuple(each.name for each in held),
+    )
 
 
 def _wanted(

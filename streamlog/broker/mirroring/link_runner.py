@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from streamlog import repeated
 from streamlog.broker.config.link import LinkConfig, patterns_of
 from streamlog.broker.config.topic import TOPIC_SETTINGS
+from streamlog.broker.mirroring.link_notices import LinkNotices, listed
 from streamlog.broker.mirroring.link_plan import (
     KnownMirror,
     LinkRules,
@@ -123,8 +124,8 @@ class LinkRunner:
         self._clock = clock
         self.trouble: str | None = None
         """Why the last round failed; None if it did not."""
-        self._troubles: dict[str, str] = {}
-        """What was logged last, by what it is about."""
+        self.notices = LinkNotices(f"link {link.name}")
+        """What is not mirrored as the link says, and why."""
 
     async def run(self) -> None:
         """Look at the source until cancelled."""
@@ -132,11 +133,10 @@ class LinkRunner:
             while True:
                 try:
                     await self._round()
-                    self.trouble = None
+                    self._note_trouble(None)
                 except (StreamlogError, OSError) as error:
                     # Not the end of the link: a source that is down for a day is found again.
-                    self.trouble = str(error)
-                self._note("", self.trouble or "")
+                    self._note_trouble(str(error))
                 await asyncio.sleep(self._config.refresh_topics_interval_ms / 1000)
         finally:
             await self._source.close()
@@ -148,10 +148,9 @@ class LinkRunner:
         known = self._known()
         # Mirrors that the patterns do not name any more go on: what was begun ends by an operator's
         # word only, not by a typing error in a pattern.
+        begun = {each.mirror.source_topic for each in known}
         wanted = [
-            name
-            for name in self._source.topics
-            if rules.name_of(name) is not None or any(name == k.mirror.source_topic for k in known)
+            name for name in self._source.topics if name in begun or rules.name_of(name) is not None
         ]
         configs = await self._configs(wanted)
         plan = plan_link(
@@ -159,7 +158,9 @@ class LinkRunner:
             [self._facts(name, described.get(name), configs) for name in self._source.topics],
             known,
             cluster_id=self._cluster_id,
+            taken={each.name for each in self._metadata.topics.values()},
         )
+        self._note_taken(plan.taken)
         if plan.created:
             request = CreateMirrorsRequest(
                 link_id=self._link.link_id,
@@ -278,19 +279,31 @@ class LinkRunner:
         if not isinstance(answer, IncrementalAlterConfigsResponse):
             raise CorruptData("the controller did not answer IncrementalAlterConfigs")
         for one in answer.responses:
-            self._note(f"settings of {one.resource_name}", one.error_message or "")
+            about = f"settings of {one.resource_name}"
+            self.notices.note(about, f"{about}: {one.error_message}" if one.error_code else "")
 
     def _note_results(self, results: Collection[MirrorResult]) -> None:
         for each in results:
-            self._note(f"topic {each.name}", each.error_message or "")
+            about = f"topic {each.name}"
+            self.notices.note(about, f"{about}: {each.error_message}" if each.error_code else "")
 
-    def _note(self, about: str, trouble: str) -> None:
-        """Log once what is wrong, and once that it is no longer."""
-        if self._troubles.get(about, "") == trouble:
+    def _note_taken(self, names: Collection[str]) -> None:
+        """Tell of the topics that would have mirrors if their names were free."""
+        self.notices.note(
+            "taken",
+            f"topics that this cluster has already are not mirrored: {listed(names)}. Let them"
+            f" follow the source by `streamlog mirror fail-back {self._link.name}`, or mirror with"
+            " a prefix"
+            if names
+            else "",
+        )
+
+    def _note_trouble(self, trouble: str | None) -> None:
+        """Log once why rounds fail, and once that they succeed again."""
+        if trouble == self.trouble:
             return
-        self._troubles[about] = trouble
-        where = f"link {self._link.name}" + (f", {about}" if about else "")
-        if trouble:
-            _log.warning("%s: %s", where, trouble)
+        self.trouble = trouble
+        if trouble is None:
+            _log.info("link %s: the source is looked at again", self._link.name)
         else:
-            _log.info("%s: works again", where)
+            _log.warning("link %s: %s", self._link.name, trouble)

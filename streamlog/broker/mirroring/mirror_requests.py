@@ -43,7 +43,7 @@ class MirrorRequests:
         copies: dict[str, list[MirrorCopy]] = {}
         for copy in self._mirrors.copies():
             copies.setdefault(copy.partition.topic, []).append(copy)
-        troubles = self._mirrors.troubles()
+        troubles, notices = self._mirrors.troubles(), self._mirrors.notices()
         links = [
             DescribedLink(
                 name=link.name,
@@ -54,6 +54,7 @@ class MirrorRequests:
                     for name, value in sorted(link.settings.items())
                 ],
                 trouble=troubles.get(link.link_id, ""),
+                notices=notices.get(link.link_id, []),
             )
             for link in sorted(metadata.links.values(), key=lambda each: each.name)
         ]

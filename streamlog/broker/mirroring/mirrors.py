@@ -120,12 +120,20 @@ class Mirrors:
         return {*self._readers, *self._runners, *self._unusable}
 
     def troubles(self) -> dict[bytes, str]:
-        """Return what is wrong with links on this broker: a source out of reach, groups in use."""
+        """Return why links are of no use on this broker: bad settings, a source out of reach."""
         # All parts connect by themselves: the reader's trouble counts, since it stops the copies.
-        found = {each: copier.trouble for each, (_, copier, _) in self._copiers.items()}
-        found |= {each: of.trouble for each, (_, of, _) in self._runners.items() if of.trouble}
+        found = {each: of.trouble for each, (_, of, _) in self._runners.items() if of.trouble}
         found |= {each: of.trouble for each, (_, of, _) in self._readers.items() if of.trouble}
-        return {**{each: why for each, why in found.items() if why}, **self._unusable}
+        return {**found, **self._unusable}
+
+    def notices(self) -> dict[bytes, list[str]]:
+        """Return what links leave out on this broker, such as topics that exist already."""
+        found: dict[bytes, list[str]] = {}
+        for link_id, (_, runner, _) in self._runners.items():
+            found.setdefault(link_id, []).extend(runner.notices.shown)
+        for link_id, (_, copier, _) in self._copiers.items():
+            found.setdefault(link_id, []).extend(copier.notices.shown)
+        return found
 
     async def run(self) -> None:
         """Copy until cancelled."""
@@ -169,7 +177,7 @@ class Mirrors:
 
     async def _wait(self) -> None:
         """Wait for a change, or until links that could not be used are worth another look."""
-        # The file of a password may have been put there meanwhile, of which there is no notice.
+        # Nothing tells when the missing file of a password appears.
         try:
             async with asyncio.timeout(LOOK_AGAIN_S if self._unusable else None):
                 await self._changed.wait()

@@ -153,8 +153,9 @@ def create_link(
     )
     if taken := sorted(there & {*names}):
         say(
-            f"{some_of(taken)} exist here already and are left alone: let them follow the source by"
-            f" `streamlog mirror fail-back {name}`, or create a link with --prefix",
+            f"topics that this cluster has already are not mirrored: {some_of(taken)}. Let them"
+            f" follow the source by `streamlog mirror fail-back {name}`, or create a link with"
+            " --prefix",
             err=True,
         )
     where = "" if log is None else f" --log {log}"
@@ -296,6 +297,9 @@ def _show_link(link: LinkDescription) -> None:
         say(f"  {name}={value}")
     for node, trouble in link.troubles.items():
         say(f"  broker {node}: {trouble}")
+    for node, notices in link.notices.items():
+        for notice in notices:
+            say(f"  broker {node}: {notice}")
 
 
 def _mirrors_grid(mirrors: Iterable[MirrorDescription]) -> Grid:

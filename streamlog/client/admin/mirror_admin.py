@@ -82,6 +82,8 @@ class LinkDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that were given; secrets are references."""
     troubles: Mapping[int, str]
     """Why brokers can't use the link or reach its source, by broker."""
+    notices: Mapping[int, tuple[str, ...]]
+    """What brokers leave out, such as topics that exist already and groups in use, by broker."""
     mirrors: int
     """The topics that it mirrors, without promoted ones."""
 
@@ -457,10 +459,13 @@ def join_answers(
     names = {each.link_id: each.name for each in freshest.links}
     # Each broker connects by itself, so that one may be cut off from the source and others not.
     troubles: dict[bytes, dict[int, str]] = {}
+    notices: dict[bytes, dict[int, tuple[str, ...]]] = {}
     for node_id, answer in sorted(answers.items()):
         for link in answer.links:
             if link.trouble:
                 troubles.setdefault(link.link_id, {})[node_id] = link.trouble
+            if link.notices:
+                notices.setdefault(link.link_id, {})[node_id] = tuple(link.notices)
     mirrors = tuple(
         _mirror(
             each,
@@ -476,6 +481,7 @@ def join_answers(
             source_cluster_id=each.source_cluster_id,
             settings={setting.name: setting.value for setting in each.settings},
             troubles=troubles.get(each.link_id, {}),
+            notices=notices.get(each.link_id, {}),
             mirrors=sum(
                 mirror.link_id == each.link_id and mirror.state != _PROMOTED
                 for mirror in freshest.topics

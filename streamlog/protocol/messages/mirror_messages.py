@@ -20,6 +20,7 @@ from streamlog.protocol.schema import (
     int32,
     int64,
     string,
+    string_array,
     uuid,
 )
 
@@ -198,6 +199,8 @@ class DescribedLink(Struct):
     settings: list[LinkSetting] = array(LinkSetting, "0+")
     # Why this broker can't reach the source; empty if it can, or does not have to.
     trouble: str = string("0+")
+    # What it leaves out of a link that works, and why.
+    notices: list[str] = string_array("0+")
 
 
 class DescribedMirrorPartition(Struct):

@@ -135,7 +135,7 @@ class SinkGroupOffsets:
             await self._consumer.commit(named)
 
     async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return those of the partitions of which the group has an offset of the present topic.
+        """Return the partitions for which the group has an offset of the present topic.
 
         Raises:
             Fenced: the group does not know this member.

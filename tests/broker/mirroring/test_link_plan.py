@@ -77,3 +77,11 @@ def test_what_the_source_has_lost_is_stopped_with_the_reason() -> None:
 def test_a_source_without_topic_ids_is_not_taken_for_another_log() -> None:
     plan = plan_link(rules("a"), [facts("a", topic_id=bytes(16))], [known("a")], cluster_id=HERE)
     assert not plan.stopped
+
+
+def test_a_topic_that_exists_here_is_told_and_left_alone() -> None:
+    source = [facts("a", 2), facts("b"), facts("c")]
+    # `a` is a mirror of this link already, and grows; `b` is a topic of this cluster.
+    plan = plan_link(rules(".*"), source, [known("a")], cluster_id=HERE, taken={"a", "b"})
+    assert [each.name for each in plan.created] == ["a", "c"]
+    assert plan.taken == ("b",)

@@ -243,7 +243,7 @@ def test_verify_reads_no_file_of_this_machine_that_a_link_names(tmp_path: Path) 
         "sasl.password": f"${{file:{secret}}}",
     }
     planted = LinkDescription(
-        name="east", source_cluster_id="e", settings=settings, troubles={}, mirrors=1
+        name="east", source_cluster_id="e", settings=settings, troubles={}, notices={}, mirrors=1
     )
     with pytest.raises(UsageError, match=r"mirror\.allowed\.paths.*--config FILE"):
         login_here(planted, SecurityConfig())

@@ -377,7 +377,7 @@ class MirrorControl:
             return
         context = self._context
         # One epoch for all partitions, so that an era is one number for the whole topic.
-        # It comes after the source's eras, too, of which nothing may have been copied yet.
+        # It also comes after the source's eras, even if nothing of them has been copied yet.
         newest = max(
             *(each.leader_epoch for each in topic.partitions.values()),
             *(each.leader_epoch for each in mirror.eras),

@@ -64,7 +64,7 @@ PRODUCER_IDS_BLOCK = 1000
 PRODUCER_ID_BITS = 32
 """A cluster has the 4 billion ids from its base on."""
 PRODUCER_ID_BASES = 2**31 - 1
-"""The number of bases, of which a cluster has one."""
+"""How many bases there are; each cluster has one."""
 
 
 class AskedFilter(Protocol):
