@@ -163,7 +163,8 @@ def denied(monkeypatch: pytest.MonkeyPatch) -> set[Right]:
 async def invoke(room: object, *arguments: str, session: Session | None = None) -> str:
     run, obj = CliRunner().invoke, session or Session()
     result = await asyncio.to_thread(run, room, [*arguments], obj=obj)  # type: ignore[arg-type]
-    return result.output if result.exception is None else str(result.exception)
+    # Not `output`: standard error is in it as well, and the workers log meanwhile.
+    return result.stdout if result.exception is None else str(result.exception)
 
 
 async def described(client: Client, name: str, *options: str) -> str:
