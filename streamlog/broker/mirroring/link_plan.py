@@ -110,7 +110,8 @@ def plan_link(
         if each.mirror.state in (MirrorState.ACTIVE, MirrorState.PAUSED)
         if (why := _why_stopped(each.mirror, there.get(each.mirror.source_topic)))
     ]
-    created, held = [], []
+    created: list[CreatableMirror] = []
+    held: list[CreatableMirror] = []
     for each in wanted:
         # A mirror of this link grows under a name that it has itself.
         is_free = each.name not in taken or each.source_topic in ours

@@ -144,14 +144,17 @@ def create_link(
             " match the whole name"
         )
     ask(session, log, partial(create, only_checks=False))
+    taken = sorted(there & {*names})
+    mirrored = [each for each in names if each not in there]
     if as_json:
-        say(json.dumps({"link": name, "source": look.cluster_id, "topics": names}))
+        told = {"link": name, "source": look.cluster_id, "topics": mirrored, "taken": taken}
+        say(json.dumps(told))
         return
     say(
-        f"link {name} mirrors {quantity(len(names), 'topic')} of cluster {look.cluster_id}:"
-        f" {some_of(names)}"
+        f"link {name} mirrors {quantity(len(mirrored), 'topic')} of cluster {look.cluster_id}"
+        + (f": {some_of(mirrored)}" if mirrored else "")
     )
-    if taken := sorted(there & {*names}):
+    if taken:
         say(
             f"topics that this cluster has already are not mirrored: {some_of(taken)}. Let them"
             f" follow the source by `streamlog mirror fail-back {name}`, or create a link with"
