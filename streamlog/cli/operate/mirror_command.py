@@ -147,8 +147,8 @@ def create_link(
     taken = sorted(there & {*names})
     mirrored = [each for each in names if each not in there]
     if as_json:
-        told = {"link": name, "source": look.cluster_id, "topics": mirrored, "taken": taken}
-        say(json.dumps(told))
+        shown = {"link": name, "source": look.cluster_id, "topics": mirrored, "taken": taken}
+        say(json.dumps(shown))
         return
     say(
         f"link {name} mirrors {quantity(len(mirrored), 'topic')} of cluster {look.cluster_id}"

@@ -191,8 +191,8 @@ def test_a_mirror_is_promoted_and_the_old_cluster_follows_by_command_only() -> N
         call_admin(target, lambda admin: admin.create_topics([NewTopic("fresh", 1)]))
         back = ("--source", target, "--topics", "orders,fresh,users", *FAST)
         told = clusters.call("create", "back", *back, at=source)
-            assert "mirrors 1 topic" in told
-            assert "fresh" in told
+        assert "mirrors 1 topic" in told
+        assert "fresh" in told
         there = clusters.until(lambda each: "fresh" in each, at=source)
         assert {*there} == {"fresh"}
 
