@@ -73,6 +73,8 @@ from streamlog.protocol.messages.lag_messages import (
     FindNextRecordsResponse,
 )
 from streamlog.protocol.messages.mirror_messages import (
+    AlterLinkAclsRequest,
+    AlterLinkAclsResponse,
     AlterLinkRequest,
     AlterLinkResponse,
     AlterMirrorPartitionRequest,
@@ -340,6 +342,7 @@ _SERVED: Final = (
     _api(OWN_KEY + 11, AlterMirrorPartitionRequest, AlterMirrorPartitionResponse, is_of_peers=True),
     _api(OWN_KEY + 12, DescribeMirrorsRequest, DescribeMirrorsResponse),
     _api(OWN_KEY + 13, FailBackRequest, FailBackResponse),
+    _api(OWN_KEY + 20, AlterLinkAclsRequest, AlterLinkAclsResponse, is_of_peers=True),
 )
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _SERVED}

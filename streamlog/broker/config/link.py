@@ -233,6 +233,17 @@ class LinkConfig:
         ),
         default=False,
     )
+    # Off, unlike in MirrorMaker 2: the users here need not be those of the source, even if their
+    # names are equal.
+    sync_acls_enabled: bool = boolean(
+        NamedSetting(
+            "sync.acls.enabled",
+            "Whether the source's ACLs are copied for the topics that the link mirrors and for the"
+            " groups that it copies. The link's user needs DESCRIBE on the source's cluster."
+            " (MirrorMaker 2: sync.topic.acls.enabled, for topics only.)",
+        ),
+        default=False,
+    )
     bytes_per_second: int = integer(
         0,
         NamedSetting(

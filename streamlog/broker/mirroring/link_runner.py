@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from streamlog import repeated
 from streamlog.broker.config.link import LinkConfig, patterns_of
 from streamlog.broker.config.topic import TOPIC_SETTINGS
+from streamlog.broker.mirroring.acl_copier import AclCopier
 from streamlog.broker.mirroring.link_notices import LinkNotices, listed
 from streamlog.broker.mirroring.link_plan import (
     KnownMirror,
@@ -126,6 +127,9 @@ class LinkRunner:
         """Why the last round failed; None if it did not."""
         self.notices = LinkNotices(f"link {link.name}")
         """What is not mirrored as the link says, and why."""
+        self._acls = AclCopier(
+            link, config, source, metadata=metadata, ask=ask, notices=self.notices
+        )
 
     async def run(self) -> None:
         """Look at the source until cancelled."""
@@ -178,6 +182,8 @@ class LinkRunner:
                 self._note_results(stopped.topics)
         if self._config.sync_topic_configs_enabled:
             await self._copy_configs(known, configs)
+        if self._config.sync_acls_enabled:
+            await self._acls.copy()
 
     def _known(self) -> list[KnownMirror]:
         metadata = self._metadata

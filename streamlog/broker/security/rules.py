@@ -66,6 +66,7 @@ from streamlog.protocol.messages.lag_messages import (
     FindNextRecordsRequest,
 )
 from streamlog.protocol.messages.mirror_messages import (
+    AlterLinkAclsRequest,
     AlterLinkRequest,
     AlterMirrorPartitionRequest,
     AlterMirrorsRequest,
@@ -273,6 +274,7 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     DescribeMirrorsRequest: on_cluster(Operation.DESCRIBE),
     CreateMirrorsRequest: on_cluster(Operation.CLUSTER_ACTION),
     AlterMirrorPartitionRequest: on_cluster(Operation.CLUSTER_ACTION),
+    AlterLinkAclsRequest: on_cluster(Operation.CLUSTER_ACTION),
     ListGroupsRequest: coordinator_rules.list_groups,
     SaslHandshakeRequest: for_everybody,
     ApiVersionsRequest: for_everybody,

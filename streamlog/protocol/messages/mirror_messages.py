@@ -184,6 +184,34 @@ class AlterMirrorPartitionResponse(Message, versions="0-0", flexible_from=0):
     leader_epoch: int = int32("0+", default=-1)
 
 
+class LinkAclChange(Struct):
+    """An ACL that a link adds or removes; other fields as in CreateAcls."""
+
+    adds: bool = boolean("0+")
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    resource_pattern_type: int = int8("0+")
+    principal: str = string("0+")
+    host: str = string("0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+class AlterLinkAclsRequest(Message, versions="0-0", flexible_from=0):
+    """Change the copies that a link has of its source's ACLs, all of them or none."""
+
+    __response__: ClassVar[AlterLinkAclsResponse]
+    link_id: bytes = uuid("0+")
+    changes: list[LinkAclChange] = array(LinkAclChange, "0+")
+
+
+class AlterLinkAclsResponse(Message, versions="0-0", flexible_from=0):
+    """Whether the copies were changed."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+
+
 class DescribeMirrorsRequest(Message, versions="0-0", flexible_from=0):
     """Describe links and mirror topics, as one broker knows them."""
 

@@ -68,6 +68,7 @@ from streamlog.protocol.messages.lag_messages import (
     FindNextRecordsRequest,
 )
 from streamlog.protocol.messages.mirror_messages import (
+    AlterLinkAclsRequest,
     AlterLinkRequest,
     AlterMirrorPartitionRequest,
     AlterMirrorsRequest,
@@ -351,6 +352,7 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
     (DescribeMirrorsRequest, (*C, OP.DESCRIBE)),
     (CreateMirrorsRequest, (*C, OP.CLUSTER_ACTION)),
     (AlterMirrorPartitionRequest, (*C, OP.CLUSTER_ACTION)),
+    (AlterLinkAclsRequest, (*C, OP.CLUSTER_ACTION)),
     (lambda: DeleteGroupsRequest(groups_names=["g"]), (*G, OP.DELETE)),
     (lambda: OffsetDeleteRequest(group_id="g"), (*G, OP.DELETE)),
     (lambda: InitProducerIdRequest(transactional_id=None), (*C, OP.IDEMPOTENT_WRITE)),

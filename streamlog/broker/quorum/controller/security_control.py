@@ -44,6 +44,11 @@ from streamlog.protocol.messages.metadata_log import (
     RemoveAccessControlEntryRecord,
     RemoveUserScramCredentialRecord,
 )
+from streamlog.protocol.messages.mirror_messages import (
+    AlterLinkAclsRequest,
+    AlterLinkAclsResponse,
+    LinkAclChange,
+)
 from streamlog.protocol.messages.sasl_acls_quotas import (
     AclCreation,
     AclCreationResult,
@@ -92,6 +97,7 @@ class SecurityControl:
                 decides(AlterUserScramCredentialsRequest, self.alter_users),
                 decides(CreateAclsRequest, self.create_acls),
                 decides(DeleteAclsRequest, self.delete_acls),
+                decides(AlterLinkAclsRequest, self.alter_copies),
                 decides(AllocateProducerIdsRequest, self.allocate),
             ]
         )
@@ -118,7 +124,7 @@ class SecurityControl:
         self, request: CreateAclsRequest, _: int, __: int
     ) -> Decision[CreateAclsResponse]:
         """Add the valid ACLs of a request. An ACL that exists already stays as it is."""
-        there = self._context.metadata.acls().all
+        there = self._context.metadata.acl_entries()
         added: dict[AclRule, MetadataRecord] = {}
         results = []
         for creation in request.creations:
@@ -129,7 +135,8 @@ class SecurityControl:
             except LogError as error:
                 result.error_code, result.error_message = error.code, str(error)
             else:
-                if acl not in there:
+                # An operator's ACL stays when the copy of a link goes.
+                if acl_id(acl) not in there:
                     added[acl] = acl_record(acl)
             results.append(result)
         return respond(CreateAclsResponse(results=results), added.values())
@@ -139,9 +146,12 @@ class SecurityControl:
     ) -> Decision[DeleteAclsResponse]:
         """Delete the ACLs that match a filter of the request; each filter has its own result."""
         acls = self._context.metadata.acls()
+        ids: dict[AclRule, list[bytes]] = {}
+        for key, acl in self._context.metadata.acl_entries().items():
+            ids.setdefault(acl, []).append(key)
         # One record per ACL, even if two filters match it: the replay of a second removal would
         # fail as damage of the log.
-        gone: dict[AclRule, MetadataRecord] = {}
+        gone: dict[bytes, MetadataRecord] = {}
         results = []
         for wanted in request.filters:
             result = DeleteAclsFilterResult(error_message=None)
@@ -152,9 +162,42 @@ class SecurityControl:
                 result.error_code, result.error_message = error.code, str(error)
             else:
                 result.matching_acls = [_deleted(acl) for acl in found]
-                gone |= {acl: RemoveAccessControlEntryRecord(id=acl_id(acl)) for acl in found}
+                # With the copies of links, or an answer would name ACLs that still count.
+                gone |= {
+                    key: RemoveAccessControlEntryRecord(id=key) for acl in found for key in ids[acl]
+                }
             results.append(result)
         return respond(DeleteAclsResponse(filter_results=results), gone.values())
+
+    def alter_copies(
+        self, request: AlterLinkAclsRequest, _: int, __: int
+    ) -> Decision[AlterLinkAclsResponse]:
+        """Add and remove copies that a link has of ACLs of its source, all of them or none."""
+        metadata = self._context.metadata
+        if request.link_id not in metadata.links:
+            return respond(
+                AlterLinkAclsResponse(
+                    error_code=ErrorCode.RESOURCE_NOT_FOUND,
+                    error_message="the link has been deleted",
+                )
+            )
+        records: list[MetadataRecord] = []
+        there = {*metadata.acl_entries()}
+        try:
+            self._check_enabled()
+            for change in request.changes:
+                acl = _acl(change)
+                key = acl_id(acl, request.link_id)
+                # What is as asked already was asked for twice: two brokers may run a link.
+                if change.adds and key not in there:
+                    there.add(key)
+                    records.append(acl_record(acl, request.link_id))
+                elif not change.adds and key in there:
+                    there.remove(key)
+                    records.append(RemoveAccessControlEntryRecord(id=key))
+        except LogError as error:
+            return respond(AlterLinkAclsResponse(error_code=error.code, error_message=str(error)))
+        return respond(AlterLinkAclsResponse(), records)
 
     def _check_enabled(self) -> None:
         if self._context.config.security.authorizer == AUTHORIZER_NONE:
@@ -232,7 +275,7 @@ def filter_of(asked: AskedFilter) -> AclRuleFilter:
         raise error_for(ErrorCode.INVALID_REQUEST, f"the filter is not valid: {error}") from None
 
 
-def _acl(asked: AclCreation) -> AclRule:
+def _acl(asked: AclCreation | LinkAclChange) -> AclRule:
     try:
         acl = AclRule(
             resource_type=ResourceType(asked.resource_type),

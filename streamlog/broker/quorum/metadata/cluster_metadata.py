@@ -202,16 +202,24 @@ class TopicRegistration:
     partitions: dict[int, PartitionRegistration] = field(default_factory=dict)
 
 
-def acl_id(acl: AclRule) -> bytes:
-    """Return the id of an ACL, a hash of its content, so that equal ACLs have one id."""
+def acl_id(acl: AclRule, link_id: bytes = b"") -> bytes:
+    """Return the id of an ACL, a hash of its content and of the link that copies it, if any.
+
+    Equal ACLs have one id, and that of an operator is another one than the copy of a link: what a
+    link removes is never an operator's.
+    """
     text = json.dumps(acl.kept())
-    return sha256(text.encode()).digest()[:_ID_BYTES]
+    return sha256(link_id + text.encode()).digest()[:_ID_BYTES]
 
 
-def acl_record(acl: AclRule) -> AccessControlEntryRecord:
-    """Return the record that adds an ACL."""
+def acl_record(acl: AclRule, link_id: bytes = b"") -> AccessControlEntryRecord:
+    """Return the record that adds an ACL, for a link or for an operator."""
+    return _entry_record(acl_id(acl, link_id), acl)
+
+
+def _entry_record(entry_id: bytes, acl: AclRule) -> AccessControlEntryRecord:
     return AccessControlEntryRecord(
-        id=acl_id(acl),
+        id=entry_id,
         resource_type=acl.resource_type,
         resource_name=acl.name,
         pattern_type=acl.pattern,
@@ -337,6 +345,14 @@ class ClusterMetadata:
     def acls(self) -> Acls:
         """Return a copy of the ACLs."""
         return Acls(self._acls.values())
+
+    def acl_entries(self) -> Mapping[bytes, AclRule]:
+        """Return the ACLs by their ids; one that links have copied, too, has several."""
+        return self._acls
+
+    def link_acls(self, link_id: bytes) -> set[AclRule]:
+        """Return the ACLs that a link has copied."""
+        return {acl for key, acl in self._acls.items() if key == acl_id(acl, link_id)}
 
     def digest(self) -> str:
         """Return a hash of the image; equal images have equal hashes."""
@@ -578,8 +594,8 @@ class ClusterMetadata:
             for key, rate in sorted(rates.items()):
                 yield quota_record(entity, key, rate)
         yield from self._secrets()
-        for _, acl in sorted(self._acls.items()):
-            yield acl_record(acl)
+        for entry_id, acl in sorted(self._acls.items()):
+            yield _entry_record(entry_id, acl)
         if self.next_producer_id:
             yield ProducerIdsRecord(broker_id=-1, next_producer_id=self.next_producer_id)
 
