@@ -27,6 +27,7 @@ StreamlogError                  base of every error of streamlog; catch this one
 ├─ SchemaRegistryError          a schema registry refused a request
 ├─ ConnectionLost               retriable: the broker can't be reached, or closed the connection
 ├─ RequestTimedOut              retriable: no answer within the time-out
+├─ PromotionGivenUp             a mirror was not promoted; says what is left to do
 ├─ CorruptData                  bytes on disk or on the wire are damaged
 ├─ LogDirectoryError            the data directory can't be used
 │  ├─ LogDirectoryLocked        another process holds it
@@ -336,6 +337,10 @@ class RequestTimedOut(StreamlogError):
 
     retriable = True
     exit_code = 4
+
+
+class PromotionGivenUp(StreamlogError):
+    """A promotion without loss has not come about; the message says what is left to do, if any."""
 
 
 class CorruptData(StreamlogError):

@@ -128,9 +128,10 @@ ADMIN = [
     "group_offsets_and_metadata", "is_streamlog", "leader_epochs",
     "list_client_metrics", "list_config_resources",
     "list_groups", "list_partition_reassignments", "list_topics", "list_transactions", "list_users",
-    "metrics", "pause_mirrors", "possible_losses", "promote_mirrors_now", "publish",
+    "metrics", "pause_mirrors", "possible_losses", "promote_mirrors",
+    "promote_mirrors_now", "publish",
     "remove_throttles", "remove_user", "resume_mirrors",
-    "set_password", "stage", "throttle_moves",
+    "set_password", "stage", "throttle_moves", "unseal_topics",
 ]  # fmt: skip
 
 

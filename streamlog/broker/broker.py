@@ -182,7 +182,9 @@ class Broker:
             here=self._handle_own,
             ask_leader=member.ask_leader,
         )
-        return mirrors, MirrorRequests(member.metadata, mirrors, cluster_id=cluster_id, clock=clock)
+        return mirrors, MirrorRequests(
+            member.metadata, mirrors, self._partitions, cluster_id=cluster_id, clock=clock
+        )
 
     def _own_handlers(self, mirrors: MirrorRequests) -> Handlers:
         """Return the handlers of requests that Kafka does not have."""

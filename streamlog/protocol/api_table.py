@@ -81,6 +81,8 @@ from streamlog.protocol.messages.mirror_messages import (
     AlterMirrorPartitionResponse,
     AlterMirrorsRequest,
     AlterMirrorsResponse,
+    AlterSealsRequest,
+    AlterSealsResponse,
     CreateLinkRequest,
     CreateLinkResponse,
     CreateMirrorsRequest,
@@ -342,6 +344,7 @@ _SERVED: Final = (
     _api(OWN_KEY + 11, AlterMirrorPartitionRequest, AlterMirrorPartitionResponse, is_of_peers=True),
     _api(OWN_KEY + 12, DescribeMirrorsRequest, DescribeMirrorsResponse),
     _api(OWN_KEY + 13, FailBackRequest, FailBackResponse),
+    _api(OWN_KEY + 14, AlterSealsRequest, AlterSealsResponse),
     _api(OWN_KEY + 20, AlterLinkAclsRequest, AlterLinkAclsResponse, is_of_peers=True),
 )
 

@@ -725,6 +725,7 @@ RESPONSES: list[tuple[Message, Message]] = [
             (mirror_messages.CreateMirrorsRequest, mirror_messages.CreateMirrorsResponse),
             (mirror_messages.AlterMirrorsRequest, mirror_messages.AlterMirrorsResponse),
             (mirror_messages.FailBackRequest, mirror_messages.FailBackResponse),
+            (mirror_messages.AlterSealsRequest, mirror_messages.AlterSealsResponse),
             (mirror_messages.AlterLinkAclsRequest, mirror_messages.AlterLinkAclsResponse),
             (mirror_messages.DescribeMirrorsRequest, mirror_messages.DescribeMirrorsResponse),
         )

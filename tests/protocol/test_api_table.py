@@ -95,6 +95,7 @@ ADVERTISED = {
     "AlterMirrorPartition": (20_011, 0, 0, 0),
     "DescribeMirrors": (20_012, 0, 0, 0),
     "FailBack": (20_013, 0, 0, 0),
+    "AlterSeals": (20_014, 0, 0, 0),
     "AlterLinkAcls": (20_020, 0, 0, 0),
 }
 

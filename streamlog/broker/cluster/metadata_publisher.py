@@ -415,6 +415,7 @@ class MetadataPublisher:
     def _state(self, topic: str, partition: PartitionRegistration) -> ReplicaState:
         found = self._metadata.topic(topic)
         mirror = None if found is None else self._metadata.mirrors.get(found.topic_id)
+        seal = None if found is None else self._metadata.seals.get(found.topic_id)
         return ReplicaState(
             leader=partition.leader,
             leader_epoch=partition.leader_epoch,
@@ -423,6 +424,7 @@ class MetadataPublisher:
             isr=partition.isr,
             last_unclean_epoch=partition.last_unclean_epoch,
             mirror_of=None if mirror is None else mirror.mirror_of,
+            sealed_for=seal.target_cluster_id if seal is not None and seal.is_closed else "",
         )
 
 

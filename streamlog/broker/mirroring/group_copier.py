@@ -28,7 +28,7 @@ from streamlog.broker.mirroring.group_copy import (
 )
 from streamlog.broker.mirroring.link_notices import LinkNotices, listed
 from streamlog.broker.mirroring.source_groups import SourceGroups, portions
-from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink, MirrorState
+from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink
 from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.classic_groups import (
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from streamlog.broker.mirroring.readable_ends import ReadableEnds
     from streamlog.broker.mirroring.source_cluster import SourceCluster
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+    from streamlog.clock import Clock
     from streamlog.protocol.schema import Message
 
 POSITIONS_PER_REQUEST = 2_000
@@ -128,6 +129,7 @@ class GroupCopier:
         groups: the groups of this broker.
         ends: what consumers can read of mirrors.
         here: has requests answered by this broker.
+        clock: the time.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class GroupCopier:
         groups: GroupsHere,
         ends: ReadableEnds,
         here: Here,
+        clock: Clock,
     ) -> None:
         self._link = link
         self._interval_s = config.sync_group_offsets_interval_ms / 1000
@@ -149,6 +152,16 @@ class GroupCopier:
         self._groups = groups
         self._ends = ends
         self._here = here
+        self._clock = clock
+        self.copied_ms: int | None = None
+        """When the last but one whole round began: what was committed at the source before is here.
+
+        Not the last one: it may hold a position back, because it asks for the ends of partitions
+        on other brokers side by side with the positions."""
+        self._whole_ms: int | None = None
+        self._began_ms = clock.now_ms()
+        self._has_failed = True
+        """Whether something of this round has failed; also before the first one."""
         self._sources: dict[int, SourceGroups] = {}
         self._jobs: dict[object, asyncio.Task[None]] = {}
         self._copies: dict[str, GroupCopy] = {}
@@ -173,7 +186,18 @@ class GroupCopier:
                 await each.close()
             await self._source.close()
 
+    def _note_round(self) -> None:
+        """Note the end of a round, which lasts until all of its jobs are done."""
+        if not all(each.done() for each in self._jobs.values()):
+            return
+        if not self._has_failed:
+            self.copied_ms, self._whole_ms = self._whole_ms, self._began_ms
+        # Without a broker of the source known, a round has asked for no groups at all.
+        self._has_failed = not self._source.broker_ids
+        self._began_ms = self._clock.now_ms()
+
     def _begin_round(self, group: asyncio.TaskGroup) -> None:
+        self._note_round()
         self._begin(group, "source", self._source.refresh([]))
         # Leaders here and brokers there are asked side by side: an end that is a round old only
         # holds a position back for a round.
@@ -202,6 +226,7 @@ class GroupCopier:
         except (StreamlogError, OSError) as error:
             # A source that is down for a day is found again.
             self.notices.note(key, str(error))
+            self._has_failed = True
 
     # The source.
 
@@ -286,8 +311,10 @@ class GroupCopier:
         """Return the coordinator of a group, if it is on this broker; else forget the group."""
         try:
             return self._groups.groups_of(group_id)
-        except LogError:
-            # Another broker copies it from now on.
+        except LogError as error:
+            # Another broker copies it from now on, or this one does once it has loaded the group.
+            if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                self._has_failed = True
             self._forget(group_id)
             return None
 
@@ -316,9 +343,7 @@ class GroupCopier:
         return {
             topics[topic_id].name: mirror.source_topic
             for topic_id, mirror in self._metadata.mirrors.items()
-            if mirror.link_id == self._link.link_id
-            and mirror.state is MirrorState.ACTIVE
-            and topic_id in topics
+            if mirror.link_id == self._link.link_id and mirror.copies and topic_id in topics
         }
 
     def _topic_names(self) -> dict[bytes, str]:
@@ -339,6 +364,7 @@ class GroupCopier:
                 if where in done:
                     copy.on_committed(where, position.offset)
                 else:
+                    self._has_failed = True
                     copy.on_failed(where)
         if change.deletions:
             answer = await self._ask_here(_delete_request(group_id, change.deletions), 0)

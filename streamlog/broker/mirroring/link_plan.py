@@ -107,7 +107,7 @@ def plan_link(
     stopped = [
         AlterableMirror(name=each.name, state=MirrorState.STOPPED, reason=why)
         for each in ours.values()
-        if each.mirror.state in (MirrorState.ACTIVE, MirrorState.PAUSED)
+        if each.mirror.state is MirrorState.PAUSED or each.mirror.copies
         if (why := _why_stopped(each.mirror, there.get(each.mirror.source_topic)))
     ]
     created: list[CreatableMirror] = []
@@ -133,7 +133,7 @@ def _wanted(
         # Only growth: Kafka can't take partitions away, so fewer mean that an answer was cut short
         # or that the topic was created again.
         grows = facts.partitions > known.partitions
-        if not grows or known.mirror.state is not MirrorState.ACTIVE:
+        if not grows or not known.mirror.copies:
             return
         if _why_stopped(known.mirror, facts):
             return

@@ -261,7 +261,7 @@ class LinkRunner:
         for each in known:
             theirs = configs.get(each.mirror.source_topic)
             # None: the source did not tell them. That is no reason to remove those that are here.
-            if theirs is None or each.mirror.state is not MirrorState.ACTIVE:
+            if theirs is None or not each.mirror.copies:
                 continue
             ours = self._metadata.config(TOPIC_RESOURCE, each.name)
             changes = [

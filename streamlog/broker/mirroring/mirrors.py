@@ -135,6 +135,14 @@ class Mirrors:
             found.setdefault(link_id, []).extend(copier.notices.shown)
         return found
 
+    def groups_ms(self) -> dict[bytes, int]:
+        """Return for how long each link has had its groups copied, see `GroupCopier.copied_ms`."""
+        return {
+            link_id: self._clock.now_ms() - copier.copied_ms
+            for link_id, (_, copier, _) in self._copiers.items()
+            if copier.copied_ms is not None
+        }
+
     async def run(self) -> None:
         """Copy until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -233,6 +241,7 @@ class Mirrors:
             groups=self._groups,
             ends=ReadableEnds(self._metadata, self._partitions, self._ask_leader),
             here=self._here,
+            clock=self._clock,
         )
 
     def _deal(self, group: asyncio.TaskGroup) -> None:
@@ -275,7 +284,7 @@ class Mirrors:
             kept[key] = copy
             topic = self._metadata.topic(partition.topic)
             mirror = None if topic is None else self._metadata.mirrors.get(topic.topic_id)
-            if mirror is not None and mirror.state is MirrorState.ACTIVE:
+            if mirror is not None and mirror.copies:
                 shares.setdefault(source.link_id, {})[copy.key] = copy
         self._copies = kept
         return shares

@@ -105,6 +105,8 @@ class Partition:
         self._alone = True
         """Whether it has no followers, so that synced records are committed."""
         self._is_mirror = False
+        self.sealed_for = ""
+        """The cluster that takes the topic over, so that producing is refused; empty for none."""
 
     def replicate(self, node: ReplicaNode) -> PartitionReplica:
         """Make it a replica of this node, which leads only once metadata says so."""
@@ -141,6 +143,7 @@ class Partition:
             self._alone = self.replica.is_alone
             state = self.replica.machine.state
             self._is_mirror = state is not None and state.mirror_of is not None
+            self.sealed_for = "" if state is None else state.sealed_for
             self._listener.on_append(self.topic, self.index, RELEASED_BYTES)
 
     @property
@@ -159,11 +162,22 @@ class Partition:
         return self._is_mirror
 
     def _check_writable(self) -> None:
-        """Check that the partition is not a mirror.
+        """Check that the partition is neither a mirror nor sealed.
 
         Raises:
             LogError: POLICY_VIOLATION.
         """
+        self._check_not_mirror()
+        # Not a retriable error: clients would wait for their whole delivery timeout, 2 minutes,
+        # while the application could continue at the other cluster at once.
+        if self.sealed_for:
+            raise error_for(
+                ErrorCode.POLICY_VIOLATION,
+                f"{self.topic} moves to cluster {self.sealed_for}: produce there. If that cluster"
+                " does not take it over, `streamlog mirror unseal` opens it here again",
+            )
+
+    def _check_not_mirror(self) -> None:
         if self.is_mirror:
             raise error_for(
                 ErrorCode.POLICY_VIOLATION,
@@ -416,7 +430,8 @@ class Partition:
             StreamlogError: what `PartitionLog.end_transaction` raises, or NOT_LEADER_OR_FOLLOWER.
         """
         self.check_leader()
-        self._check_writable()
+        # A sealed partition takes markers: open transactions end, so that its end becomes final.
+        self._check_not_mirror()
         rolled_at = self.log.active_base_offset
         result = self.log.end_transaction(
             producer_id, producer_epoch, marker, now_ms=now_ms, wall_ms=wall_ms
@@ -433,7 +448,7 @@ class Partition:
         None if no time mark may be appended: this broker does not lead, the topic has no marks, or
         a transaction is open, which hides a mark from readers of committed records.
         """
-        if not self.is_leader or self.is_mirror:
+        if not self.is_leader or self.is_mirror or self.sealed_for:
             return None
         # The last append before the start of this process is not known: the quiet time begins now.
         if self._appended_ms is None:

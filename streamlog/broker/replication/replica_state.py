@@ -50,6 +50,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """The last leader epoch that began with an unclean election."""
     mirror_of: MirrorOf | None = None
     """What the leader copies instead of serving producers; None for a partition of its own."""
+    sealed_for: str = ""
+    """The cluster that takes the topic over, so that producers are refused; empty for none."""
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):

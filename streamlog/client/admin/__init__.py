@@ -38,6 +38,7 @@ from streamlog.client.admin.group_admin import (
     GroupMemberDescription,
     PartitionLagDescription,
 )
+from streamlog.client.admin.lossless_promotion import PromotionOutcome, PromotionPatience
 from streamlog.client.admin.mirror_admin import (
     LinkDescription,
     MirrorAdmin,
@@ -46,6 +47,8 @@ from streamlog.client.admin.mirror_admin import (
     MirrorsDescription,
     MirrorStatus,
     PossibleLoss,
+    SealDescription,
+    SealStatus,
 )
 from streamlog.client.admin.security_admin import (
     Acl,
@@ -99,10 +102,14 @@ __all__ = [
     "PartitionLagDescription",
     "PossibleLoss",
     "ProducerDescription",
+    "PromotionOutcome",
+    "PromotionPatience",
     "Publication",
     "PublishedRange",
     "QuorumDescription",
     "Reassignment",
+    "SealDescription",
+    "SealStatus",
     "Subtract",
     "TopicDescription",
     "TransactionDescription",

@@ -7,15 +7,26 @@ their answers. A partition whose leader does not answer is left out of it.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
 from streamlog.client.admin.admin_area import AdminArea, check, raise_refused
 from streamlog.client.admin.log_comparison import ComparedRange, LogSide, compare_logs
+from streamlog.client.admin.lossless_promotion import (
+    LosslessPromotion,
+    PromotionOutcome,
+    PromotionPatience,
+)
+from streamlog.client.admin.mirror_answers import (
+    LeaderReports,
+    freshest,
+    leader_reports,
+    mirror_answers,
+    seal_reports,
+)
 from streamlog.client.admin.topic_admin import TopicAdmin
 from streamlog.client.offset_lookup import NEWEST, list_offsets
 from streamlog.errors import StreamlogError, UnsupportedVersion
@@ -23,10 +34,13 @@ from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.metadata_log import LinkSetting
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
+    AlterableSeal,
     AlterLinkRequest,
     AlterLinkResponse,
     AlterMirrorsRequest,
     AlterMirrorsResponse,
+    AlterSealsRequest,
+    AlterSealsResponse,
     ChangedLinkSetting,
     CreatableMirror,
     CreateLinkRequest,
@@ -35,7 +49,6 @@ from streamlog.protocol.messages.mirror_messages import (
     DeleteLinkResponse,
     DescribedMirror,
     DescribedMirrorPartition,
-    DescribeMirrorsRequest,
     DescribeMirrorsResponse,
     FailBackRequest,
     FailBackResponse,
@@ -46,10 +59,8 @@ SILENT_MS: Final = 10_000
 """A source that has not answered for this long counts as unavailable."""
 LAGGING_MS: Final = 10_000
 """A mirror that has not had everything for this long is lagging."""
-_ACTIVE, _PAUSED, _STOPPED, _PROMOTED = 0, 1, 2, 3
+_ACTIVE, _PAUSED, _STOPPED, _PROMOTED, _PROMOTING = range(5)
 """What was decided about a mirror topic, by the protocol's numbers."""
-_Reports: TypeAlias = dict[int, tuple[int, DescribedMirrorPartition]]
-"""The leader of each partition, and what it tells."""
 
 
 class MirrorStatus(StrEnum):
@@ -69,6 +80,8 @@ class MirrorStatus(StrEnum):
     """The source contradicts what may not be cut here, so a partition is not copied any more."""
     STOPPED = "STOPPED"
     """It can't be continued, for the reason that it names."""
+    PROMOTING = "PROMOTING"
+    """It copies the rest of its source, which is sealed, and is promoted then."""
     PROMOTED = "PROMOTED"
     """It is a topic of this cluster."""
 
@@ -141,12 +154,41 @@ class MirrorDescription(msgspec.Struct, frozen=True, kw_only=True):
         return max((p.lag_ms for p in self.partitions if p.lag_ms is not None), default=None)
 
 
+class SealStatus(StrEnum):
+    """Whether a topic takes records that another cluster takes over, or was to take over."""
+
+    OPEN = "OPEN"
+    """It does: the other cluster has given up, or an operator has unsealed it."""
+    SEALED = "SEALED"
+    """It does not, until the other cluster has taken it over or has given up."""
+    MOVED = "MOVED"
+    """It does not, since the other cluster leads it."""
+
+
+class SealDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that was sealed, so that another cluster can take it over without loss."""
+
+    topic: str
+    status: SealStatus
+    target_cluster_id: str
+    """The cluster that takes it over."""
+    attempt: int
+    """The number of the promotion there."""
+    since_ms: int
+    """When the state began, in ms since 1970."""
+    num_partitions: int
+    sealed_partitions: int
+    """Those whose leaders are known to take no records."""
+
+
 class MirrorsDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """All links and mirror topics of a cluster."""
+    """All links and mirror topics of a cluster, and the topics that others take over."""
 
     cluster_id: str
     links: tuple[LinkDescription, ...]
     mirrors: tuple[MirrorDescription, ...]
+    seals: tuple[SealDescription, ...]
+    """Without those that take records again."""
     silent: Mapping[int, str]
     """Why brokers have not answered, by broker: partitions that they lead are not described."""
 
@@ -260,6 +302,62 @@ class MirrorAdmin(AdminArea):
         """
         await self._alter_mirrors("promote", topics, _PROMOTED)
 
+    async def promote_mirrors(
+        self,
+        source: MirrorAdmin,
+        mirrors: Collection[MirrorDescription],
+        *,
+        copies_groups: bool,
+        patience: PromotionPatience | None = None,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> PromotionOutcome:
+        """Let mirrors of one link become topics of this cluster, with all records of their source.
+
+        The source's topics take no records from now on. If the promotion is given up, they do so
+        again.
+
+        Args:
+            source: the source cluster.
+            mirrors: the mirrors; of those that were promoted before, the source is notified.
+            copies_groups: whether the link copies groups: they are copied once more before.
+            patience: how long to wait for what.
+            on_wait: called with what is waited for, whenever that changes.
+
+        Raises:
+            PromotionGivenUp: nothing has changed, or the message says what to do.
+        """
+        promotion = LosslessPromotion(
+            self._cluster,
+            source._cluster,
+            patience=patience or PromotionPatience(),
+            on_wait=on_wait,
+        )
+        names = [each.name for each in mirrors]
+        return await promotion.run(names, copies_groups=copies_groups)
+
+    async def unseal_topics(self, topics: Collection[str], *, force: bool = False) -> None:
+        """Let topics take records again that another cluster was to take over.
+
+        Args:
+            topics: their names.
+            force: also those that the other cluster has taken over. Both take records then.
+
+        Raises:
+            LogError: a topic is not sealed, or has moved; the other ones are opened.
+        """
+        request = AlterSealsRequest(
+            target_cluster_id="",
+            wall_ms=self._cluster.clock.wall_ms(),
+            topics=[AlterableSeal(name=each, is_forced=force) for each in topics],
+        )
+
+        def read(answer: AlterSealsResponse) -> None:
+            check("unseal topics", answer.error_code, answer.error_message)
+            outcomes = [(each.name, each.error_code, each.error_message) for each in answer.topics]
+            raise_refused("unseal", outcomes)
+
+        await self._ask_controller(request, AlterSealsResponse, read)
+
     async def possible_losses(self, mirrors: Collection[MirrorDescription]) -> list[PossibleLoss]:
         """Return what each partition of mirrors may lack, as the source was last heard of."""
         known = {
@@ -305,7 +403,7 @@ class MirrorAdmin(AdminArea):
                 this cluster; the other ones follow.
             UnknownTopicOrPartition: the source does not have a topic.
         """
-        cluster_id = _freshest((await self._mirror_answers())[0]).cluster_id
+        cluster_id = freshest((await mirror_answers(self._cluster))[0]).cluster_id
         eras = await source._histories()
         there = await TopicAdmin(source._cluster).describe_topics([*topics.values()])
         by_name = {each.name: each for each in there}
@@ -339,10 +437,10 @@ class MirrorAdmin(AdminArea):
     async def _histories(self) -> dict[str, DescribedMirror]:
         """Return the topics that are or were mirrors; nothing from brokers that have none."""
         try:
-            answers, _ = await self._mirror_answers()
+            answers, _ = await mirror_answers(self._cluster)
         except UnsupportedVersion:
             return {}
-        return {each.name: each for each in _freshest(answers).topics}
+        return {each.name: each for each in freshest(answers).topics}
 
     async def _alter_mirrors(self, what: str, topics: Collection[str], state: int) -> None:
         request = AlterMirrorsRequest(
@@ -396,46 +494,9 @@ class MirrorAdmin(AdminArea):
             LogError: the user may not describe the cluster.
             ConnectionLost: no broker answers.
         """
-        answers, failures = await self._mirror_answers()
+        answers, failures = await mirror_answers(self._cluster)
         silent = {node_id: str(error) for node_id, error in sorted(failures.items())}
         return join_answers(answers, silent, self._cluster.clock.wall_ms())
-
-    async def _mirror_answers(
-        self,
-    ) -> tuple[dict[int, DescribeMirrorsResponse], dict[int, StreamlogError]]:
-        """Return what brokers know, at least one, and why others have not answered."""
-        answers: dict[int, DescribeMirrorsResponse] = {}
-        failures: dict[int, StreamlogError] = {}
-
-        async def question(node_id: int) -> None:
-            try:
-                answer = await self._cluster.call(
-                    node_id, DescribeMirrorsRequest(), DescribeMirrorsResponse
-                )
-                check("describe mirrors", answer.error_code, answer.error_message)
-            except StreamlogError as error:
-                failures[node_id] = error
-            else:
-                answers[node_id] = answer
-
-        async def attempt() -> None:
-            answers.clear()
-            failures.clear()
-            nodes = await self._cluster.nodes()
-            async with asyncio.TaskGroup() as group:
-                for node_id in nodes:
-                    group.create_task(question(node_id))
-            # One answer is enough: it has the links and states, and the rest is named as silent.
-            if not answers:
-                raise next(iter(failures.values()))
-
-        await self._cluster.retrying(attempt)
-        return answers, failures
-
-
-def _freshest(answers: Mapping[int, DescribeMirrorsResponse]) -> DescribeMirrorsResponse:
-    # Brokers apply the metadata one after another, so one may not know yet what another one tells.
-    return max(answers.values(), key=lambda each: each.metadata_offset)
 
 
 def _mirrors_cluster(mirror: DescribedMirror, cluster_id: str) -> bool:
@@ -454,9 +515,9 @@ def join_answers(
         silent: why the other brokers have not answered.
         wall_ms: now, in ms since 1970.
     """
-    freshest = _freshest(answers)
-    reports = _reports(answers)
-    names = {each.link_id: each.name for each in freshest.links}
+    newest = freshest(answers)
+    reports = leader_reports(answers)
+    names = {each.link_id: each.name for each in newest.links}
     # Each broker connects by itself, so that one may be cut off from the source and others not.
     troubles: dict[bytes, dict[int, str]] = {}
     notices: dict[bytes, dict[int, tuple[str, ...]]] = {}
@@ -473,7 +534,7 @@ def join_answers(
             reports.get(each.topic_id, {}),
             (next(iter(troubles.get(each.link_id, {}).values()), ""), wall_ms),
         )
-        for each in freshest.topics
+        for each in newest.topics
     )
     links = tuple(
         LinkDescription(
@@ -484,38 +545,41 @@ def join_answers(
             notices=notices.get(each.link_id, {}),
             mirrors=sum(
                 mirror.link_id == each.link_id and mirror.state != _PROMOTED
-                for mirror in freshest.topics
+                for mirror in newest.topics
             ),
         )
-        for each in freshest.links
+        for each in newest.links
     )
     return MirrorsDescription(
-        cluster_id=freshest.cluster_id, links=links, mirrors=mirrors, silent=silent
+        cluster_id=newest.cluster_id,
+        links=links,
+        mirrors=mirrors,
+        seals=_seals(answers),
+        silent=silent,
     )
 
 
-def _reports(answers: Mapping[int, DescribeMirrorsResponse]) -> dict[bytes, _Reports]:
-    """Return what leaders know of each partition, by topic id and number."""
-    found: dict[bytes, _Reports] = {}
-    parts = [
-        (topic.topic_id, node_id, part)
-        for node_id, answer in sorted(answers.items())
-        for topic in answer.topics
-        for part in topic.partitions
-    ]
-    for topic_id, node_id, part in parts:
-        known = found.setdefault(topic_id, {})
-        before = known.get(part.partition_index)
-        # Until a former leader hears of its successor, both answer.
-        if before is None or before[1].leader_epoch < part.leader_epoch:
-            known[part.partition_index] = node_id, part
-    return found
+def _seals(answers: Mapping[int, DescribeMirrorsResponse]) -> tuple[SealDescription, ...]:
+    reports = seal_reports(answers)
+    return tuple(
+        SealDescription(
+            topic=each.name,
+            status=(SealStatus.OPEN, SealStatus.SEALED, SealStatus.MOVED)[each.state],
+            target_cluster_id=each.target_cluster_id,
+            attempt=each.attempt,
+            since_ms=each.since_ms,
+            num_partitions=each.num_partitions,
+            sealed_partitions=len(reports.get(each.topic_id, {})),
+        )
+        for each in freshest(answers).seals
+        if each.state
+    )
 
 
 def _mirror(
     topic: DescribedMirror,
     link: str,
-    reports: _Reports,
+    reports: LeaderReports,
     situation: tuple[str, int],
 ) -> MirrorDescription:
     """Describe a mirror; `situation` is the trouble of its link, if any, and the time."""
@@ -564,9 +628,16 @@ def _status(
         _PAUSED: MirrorStatus.PAUSED,
         _STOPPED: MirrorStatus.STOPPED,
         _PROMOTED: MirrorStatus.PROMOTED,
+        _PROMOTING: MirrorStatus.PROMOTING,
     }.get(topic.state)
     if decided is not None:
-        return decided, topic.reason, topic.since_ms
+        reason = topic.reason
+        if decided is MirrorStatus.PROMOTING and not reason:
+            reason = (
+                f"promotion {topic.attempt} has begun; if its command is gone, run it again, or"
+                " resume here and unseal at the source"
+            )
+        return decided, reason, topic.since_ms
     return _seen(topic, partitions, trouble, wall_ms)
 
 

@@ -276,3 +276,18 @@ class MirrorTopicRecord(Message, versions="0", flexible_from=0):
     # In ms since 1970.
     since_ms: int = int64("0+")
     eras: list[MirrorEra] = array(MirrorEra, "0+")
+    # The number of the last promotion without loss that was begun.
+    attempt: int = int64("0+", default=0)
+
+
+class TopicSealRecord(Message, versions="0", flexible_from=0):
+    """Our own: whether a topic takes records, or another cluster takes it over."""
+
+    topic_id: bytes = uuid("0+")
+    # See `SealState`.
+    state: int = int8("0+")
+    target_cluster_id: str = string("0+")
+    # The number of the promotion there.
+    attempt: int = int64("0+", default=0)
+    # In ms since 1970.
+    since_ms: int = int64("0+")

@@ -18,6 +18,7 @@ from streamlog.protocol.schema import (
     int8,
     int16,
     int32,
+    int32_array,
     int64,
     string,
     string_array,
@@ -108,6 +109,8 @@ class MirrorResult(Struct):
     name: str = string("0+")
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
+    # The number of the promotion that was begun; -1 if none was.
+    attempt: int = int64("0+", default=-1)
 
 
 class CreateMirrorsResponse(Message, versions="0-0", flexible_from=0):
@@ -143,6 +146,8 @@ class AlterableMirror(Struct):
     # See `MirrorState`.
     state: int = int8("0+")
     reason: str = string("0+")
+    # That of a promotion without loss, if it is one; a new promotion gets a higher number.
+    attempt: int = int64("0+", default=-1)
 
 
 class AlterMirrorsRequest(Message, versions="0-0", flexible_from=0):
@@ -160,6 +165,49 @@ class AlterMirrorsResponse(Message, versions="0-0", flexible_from=0):
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+", default=None)
     topics: list[MirrorResult] = array(MirrorResult, "0+")
+
+
+class AlterableSeal(Struct):
+    """A topic of a source, and whether it takes records."""
+
+    name: str = string("0+")
+    # All zero for the topic that has the name now.
+    topic_id: bytes = uuid("0+")
+    # See `SealState`.
+    state: int = int8("0+")
+    # The number of the promotion; -1 for an operator's word.
+    attempt: int = int64("0+", default=-1)
+    # Whether a topic may be opened that the other cluster has taken over.
+    is_forced: bool = boolean("0+")
+
+
+class AlterSealsRequest(Message, versions="0-0", flexible_from=0):
+    """Seal topics for another cluster, mark them as moved there, or open them again."""
+
+    __response__: ClassVar[AlterSealsResponse]
+    # Empty for an operator's word.
+    target_cluster_id: str = string("0+")
+    # The time of the sender, in ms since 1970.
+    wall_ms: int = int64("0+")
+    topics: list[AlterableSeal] = array(AlterableSeal, "0+")
+
+
+class SealResult(Struct):
+    """The outcome for one topic."""
+
+    name: str = string("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    # By the number of the partition; a leader of one of these, or of a later one, knows the state.
+    leader_epochs: list[int] = int32_array("0+")
+
+
+class AlterSealsResponse(Message, versions="0-0", flexible_from=0):
+    """The outcome for each topic."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    topics: list[SealResult] = array(SealResult, "0+")
 
 
 class AlterMirrorPartitionRequest(Message, versions="0-0", flexible_from=0):
@@ -229,6 +277,8 @@ class DescribedLink(Struct):
     trouble: str = string("0+")
     # What it leaves out of a link that works, and why.
     notices: list[str] = string_array("0+")
+    # The time since the last but one whole round of copying groups began here; -1 before that.
+    groups_ms: int = int64("0+", default=-1)
 
 
 class DescribedMirrorPartition(Struct):
@@ -247,6 +297,9 @@ class DescribedMirrorPartition(Struct):
     lag_ms: int = int64("0+", default=-1)
     # Why the partition is not copied; empty if it is.
     trouble: str = string("0+")
+    high_watermark: int = int64("0+", default=-1)
+    # That of the last record; -1 of an empty log.
+    last_epoch: int = int32("0+", default=-1)
 
 
 class DescribedMirror(Struct):
@@ -264,6 +317,36 @@ class DescribedMirror(Struct):
     eras: list[MirrorEra] = array(MirrorEra, "0+")
     num_partitions: int = int32("0+")
     partitions: list[DescribedMirrorPartition] = array(DescribedMirrorPartition, "0+")
+    # The number of the last promotion without loss that was begun.
+    attempt: int = int64("0+", default=0)
+
+
+class DescribedSealPartition(Struct):
+    """A partition that takes no records, as its leader knows it."""
+
+    partition_index: int = int32("0+")
+    leader_epoch: int = int32("0+")
+    log_start_offset: int = int64("0+")
+    log_end_offset: int = int64("0+")
+    high_watermark: int = int64("0+")
+    last_stable_offset: int = int64("0+")
+    # That of the last record; -1 of an empty log.
+    last_epoch: int = int32("0+")
+
+
+class DescribedSeal(Struct):
+    """A topic that another cluster takes over, has taken over, or was to take over."""
+
+    name: str = string("0+")
+    topic_id: bytes = uuid("0+")
+    # See `SealState`.
+    state: int = int8("0+")
+    target_cluster_id: str = string("0+")
+    attempt: int = int64("0+")
+    since_ms: int = int64("0+")
+    num_partitions: int = int32("0+")
+    # Those that the broker leads and takes no records for.
+    partitions: list[DescribedSealPartition] = array(DescribedSealPartition, "0+")
 
 
 class DescribeMirrorsResponse(Message, versions="0-0", flexible_from=0):
@@ -276,3 +359,4 @@ class DescribeMirrorsResponse(Message, versions="0-0", flexible_from=0):
     topics: list[DescribedMirror] = array(DescribedMirror, "0+")
     # Of the metadata that the broker has answered from: of two brokers, the higher one is newer.
     metadata_offset: int = int64("0+", default=-1)
+    seals: list[DescribedSeal] = array(DescribedSeal, "0+")

@@ -16,6 +16,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
 )
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
+from streamlog.broker.quorum.metadata.topic_seals import SealState
 from streamlog.broker.security.acl_authorizer import AclRule
 from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 from streamlog.protocol.messages.metadata_log import (
@@ -37,6 +38,7 @@ from streamlog.protocol.messages.metadata_log import (
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
+    TopicSealRecord,
     UnregisterBrokerRecord,
     UserSecretRecord,
 )
@@ -250,6 +252,20 @@ def _put_mirror(draw: st.DrawFn, image: ClusterMetadata) -> MetadataRecord | Non
         reason=draw(st.sampled_from(("", "deleted at the source"))),
         since_ms=draw(st.integers(0, 2**40)),
         eras=[MirrorEra(cluster_id="other", leader_epoch=0)],
+        attempt=draw(st.integers(0, 2**40)),
+    )
+
+
+def _put_seal(draw: st.DrawFn, image: ClusterMetadata) -> MetadataRecord | None:
+    topic = _some_topic(draw, image)
+    if topic is None:
+        return None
+    return TopicSealRecord(
+        topic_id=topic,
+        state=draw(st.sampled_from(SealState)),
+        target_cluster_id=draw(st.sampled_from(("other", "third"))),
+        attempt=draw(st.integers(0, 2**40)),
+        since_ms=draw(st.integers(0, 2**40)),
     )
 
 
@@ -276,5 +292,6 @@ KINDS: tuple[Callable[[st.DrawFn, ClusterMetadata], MetadataRecord | None], ...]
     _put_link,
     _remove_link,
     _put_mirror,
+    _put_seal,
     _nothing,
 )

@@ -23,6 +23,7 @@ from streamlog.broker.quorum.controller.decision import (
 )
 from streamlog.broker.quorum.controller.mirror_control import MirrorControl
 from streamlog.broker.quorum.controller.partition_control import PartitionControl, Reassignments
+from streamlog.broker.quorum.controller.seal_control import SealControl
 from streamlog.broker.quorum.controller.security_control import SecurityControl
 from streamlog.broker.quorum.controller.topic_control import TopicControl
 from streamlog.broker.security.users import SECRET_BYTES
@@ -51,6 +52,7 @@ class Controller:
                 Reassignments(context),
                 topics,
                 MirrorControl(context, topics),
+                SealControl(context),
                 ConfigControl(context),
                 QuotaControl(context),
                 SecurityControl(context),

@@ -5,6 +5,9 @@ Rules of this module:
 - A topic is created as a mirror and becomes one of this cluster by promotion. Each of these changes
   begins a leader epoch of all its partitions, so that no leader acts on the state before.
 - Promotion begins an era (see `metadata.mirror_topics`).
+- A promotion without loss has a number. What it decides counts only while it is the last one that
+  was begun and was not given up: its client has looked at both sides before, and another operator
+  may have given it up, and unsealed the source, in between.
 - A topic that exists here follows a source only by an operator's request (`FailBackRequest`), never
   because a pattern names it; and only if leader epochs tell where their logs part.
 
@@ -24,6 +27,7 @@ from streamlog.broker.quorum.controller.decision import (
     decides,
     respond,
 )
+from streamlog.broker.quorum.controller.seal_control import new_epochs
 from streamlog.broker.quorum.controller.topic_control import TopicControl
 from streamlog.broker.quorum.metadata.cluster_metadata import TopicRegistration
 from streamlog.broker.quorum.metadata.metadata_records import MetadataRecord
@@ -36,6 +40,7 @@ from streamlog.broker.quorum.metadata.mirror_topics import (
     are_newer,
     next_era_epoch,
 )
+from streamlog.broker.quorum.metadata.topic_seals import SealState
 from streamlog.errors import ConfigError, LogError, TopicExists, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.metadata_log import (
@@ -68,10 +73,11 @@ from streamlog.replace import replace
 
 _ID_BYTES = 16
 _CHANGES = {
-    MirrorState.ACTIVE: (MirrorState.PAUSED, MirrorState.STOPPED),
+    MirrorState.ACTIVE: (MirrorState.PAUSED, MirrorState.STOPPED, MirrorState.PROMOTING),
     MirrorState.PAUSED: (MirrorState.ACTIVE,),
-    MirrorState.STOPPED: (MirrorState.ACTIVE, MirrorState.PAUSED),
-    MirrorState.PROMOTED: (MirrorState.ACTIVE, MirrorState.PAUSED, MirrorState.STOPPED),
+    MirrorState.STOPPED: (MirrorState.ACTIVE, MirrorState.PAUSED, MirrorState.PROMOTING),
+    MirrorState.PROMOTING: (MirrorState.ACTIVE, MirrorState.PROMOTING),
+    MirrorState.PROMOTED: (*MirrorState,),
 }
 """For each state, those from which it can be reached; a stopped topic can be resumed."""
 
@@ -268,7 +274,11 @@ class MirrorControl:
             )
         self._check_follows(found, known, mirror, asked.num_partitions)
         yield mirror.record()
-        yield from _new_epochs(found, -1)
+        # Its seal ends: it takes no records as a mirror, and all of them once it is promoted.
+        seal = self._context.metadata.seals.get(found.topic_id)
+        if seal is not None and seal.is_closed:
+            yield replace(seal, state=SealState.OPEN, since_ms=wall_ms).record()
+        yield from new_epochs(found, -1)
 
     def _grown(
         self, topic: TopicRegistration, known: MirrorTopic, asked: MirrorTopic, partitions: int
@@ -333,19 +343,29 @@ class MirrorControl:
         for asked in request.topics:
             result = MirrorResult(name=asked.name)
             try:
-                topic, mirror = self._mirror(asked.name)
+                topic, mirror = self._mirror(asked)
                 records[topic.topic_id] = [*self._altered(topic, mirror, asked, request.wall_ms)]
+                if asked.state == MirrorState.PROMOTING:
+                    result.attempt = _next_attempt(mirror, asked)
             except LogError as error:
                 result.error_code, result.error_message = error.code, str(error)
             results.append(result)
         every = [each for one in records.values() for each in one]
         return respond(AlterMirrorsResponse(topics=results), every)
 
-    def _mirror(self, name: str) -> tuple[TopicRegistration, MirrorTopic]:
+    def _mirror(self, asked: AlterableMirror) -> tuple[TopicRegistration, MirrorTopic]:
+        name = asked.name
         topic = self._context.metadata.topic(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")
         mirror = self._context.metadata.mirrors.get(topic.topic_id)
+        # The answer to the promotion was lost, and the request is repeated.
+        if (
+            mirror is not None
+            and asked.state == mirror.state == MirrorState.PROMOTED
+            and asked.attempt == mirror.attempt > 0
+        ):
+            return topic, mirror
         if mirror is None or not mirror.is_mirror:
             what = "is not a mirror" if mirror is None else "was promoted before"
             raise error_for(ErrorCode.INVALID_REQUEST, f"{name} {what}")
@@ -364,14 +384,17 @@ class MirrorControl:
             raise error_for(
                 ErrorCode.INVALID_REQUEST, f"{topic.name}: there is no state {asked.state}"
             ) from error
-        if state is mirror.state:
+        if state is mirror.state and state is not MirrorState.PROMOTING:
             return
         if mirror.state not in _CHANGES[state]:
             raise error_for(
                 ErrorCode.INVALID_REQUEST,
                 f"{topic.name} is {mirror.state.name} and can't become {state.name}",
             )
+        _check_attempt(topic, mirror, asked)
         after = replace(mirror, state=state, reason=asked.reason, since_ms=wall_ms)
+        if state is MirrorState.PROMOTING:
+            after = replace(after, attempt=_next_attempt(mirror, asked))
         if state is not MirrorState.PROMOTED:
             yield after.record()
             return
@@ -392,7 +415,7 @@ class MirrorControl:
         yield replace(after, eras=(*mirror.eras, era)).record()
         # Leaders stop copying when they hear of the epoch; a fetch that is on its way then belongs
         # to the former one, and its answer is dropped.
-        yield from _new_epochs(topic, epoch)
+        yield from new_epochs(topic, epoch)
 
     # ---- partitions ----
 
@@ -430,6 +453,26 @@ class MirrorControl:
         return respond(AlterMirrorPartitionResponse(error_code=code))
 
 
+def _next_attempt(mirror: MirrorTopic, asked: AlterableMirror) -> int:
+    """Return the number of a promotion that begins; it is higher than all that the source knows."""
+    return max(mirror.attempt, asked.attempt, 0) + 1
+
+
+def _check_attempt(topic: TopicRegistration, mirror: MirrorTopic, asked: AlterableMirror) -> None:
+    """Check that a promotion that ends, or is given up, is the one that is under way.
+
+    Without a number it is an operator's word: promotion at once, or a resume.
+    """
+    if asked.attempt < 0 or asked.state == MirrorState.PROMOTING:
+        return
+    if mirror.state is not MirrorState.PROMOTING or mirror.attempt != asked.attempt:
+        raise error_for(
+            ErrorCode.INVALID_REQUEST,
+            f"{topic.name}: promotion {asked.attempt} was given up, or another operator has begun"
+            f" promotion {mirror.attempt}",
+        )
+
+
 def _wrong_setting(settings: Mapping[str, str], security: SecurityConfig) -> str:
     """Return what is wrong with a link's settings; empty if nothing is."""
     try:
@@ -438,15 +481,3 @@ def _wrong_setting(settings: Mapping[str, str], security: SecurityConfig) -> str
     except ConfigError as error:
         return str(error)
     return ""
-
-
-def _new_epochs(topic: TopicRegistration, least_leader_epoch: int) -> Iterator[MetadataRecord]:
-    """Return records that begin a leader epoch of all partitions, with the same leaders."""
-    # The leaders stay: they have what was copied last, and moving them would only cost time.
-    for number, partition in sorted(topic.partitions.items()):
-        yield PartitionChangeRecord(
-            topic_id=topic.topic_id,
-            partition_id=number,
-            leader=partition.leader,
-            least_leader_epoch=least_leader_epoch,
-        )

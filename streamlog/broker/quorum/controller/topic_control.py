@@ -400,7 +400,7 @@ class TopicControl:
     def _check_not_mirror(self, topic: TopicRegistration, what: str) -> None:
         """Check that a topic is not one that its link would make anew, or let differ."""
         mirror = self._context.metadata.mirrors.get(topic.topic_id)
-        if mirror is not None and mirror.state in (MirrorState.ACTIVE, MirrorState.PAUSED):
+        if mirror is not None and (mirror.copies or mirror.state is MirrorState.PAUSED):
             raise error_for(
                 ErrorCode.POLICY_VIOLATION,
                 f"{topic.name} mirrors {mirror.source_topic} of another cluster and can't be"

@@ -25,6 +25,7 @@ from streamlog.broker.quorum.metadata.registrations import (
     BrokerRegistration,
     PartitionRegistration,
 )
+from streamlog.broker.quorum.metadata.topic_seals import SealState, TopicSeal
 from streamlog.broker.security.acl_authorizer import AclRule, Acls
 from streamlog.broker.security.users import Users
 from streamlog.errors import CorruptData
@@ -47,6 +48,7 @@ from streamlog.protocol.messages.metadata_log import (
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
+    TopicSealRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
     UserSecretRecord,
@@ -167,6 +169,12 @@ class MirrorChanged(msgspec.Struct, frozen=True):
     topic_id: bytes
 
 
+class SealChanged(msgspec.Struct, frozen=True):
+    """A topic was sealed, has moved, or takes records again."""
+
+    topic_id: bytes
+
+
 MetadataChange: TypeAlias = (
     BrokerChanged
     | TopicCreated
@@ -179,6 +187,7 @@ MetadataChange: TypeAlias = (
     | ProducerIdsTaken
     | LinkChanged
     | MirrorChanged
+    | SealChanged
 )
 
 
@@ -265,6 +274,8 @@ class ClusterMetadata:
         self.links: dict[bytes, MirrorLink] = {}
         self.mirrors: dict[bytes, MirrorTopic] = {}
         """By topic id: topics that are mirrors, or that were before their promotion."""
+        self.seals: dict[bytes, TopicSeal] = {}
+        """By topic id: topics that another cluster takes over, or was to take over."""
         self.next_producer_id = 0
         self.user_secret = b""
         """The secret from which an unknown user gets made-up credentials; empty if not set.
@@ -409,6 +420,7 @@ class ClusterMetadata:
         del self.topics[record.topic_id]
         del self._topic_ids[topic.name]
         self.mirrors.pop(record.topic_id, None)
+        self.seals.pop(record.topic_id, None)
         # A topic that is created later under this name begins without settings.
         self._configs.pop((TOPIC_RESOURCE, topic.name), None)
         self.deleted_topics[topic.topic_id] = None
@@ -532,6 +544,12 @@ class ClusterMetadata:
         self.mirrors[record.topic_id] = MirrorTopic.of_record(record)
         return MirrorChanged(record.topic_id)
 
+    def _put_seal(self, record: TopicSealRecord, offset: int) -> MetadataChange:
+        self._known_topic(record.topic_id, offset)
+        _known(SealState, record.state, offset)
+        self.seals[record.topic_id] = TopicSeal.of_record(record)
+        return SealChanged(record.topic_id)
+
     def _nothing(self, _: NoOpRecord, __: int) -> None:
         """Change nothing: a record that only shows that time has passed."""
 
@@ -570,6 +588,7 @@ class ClusterMetadata:
         MirrorLinkRecord: _put_link,
         RemoveMirrorLinkRecord: _remove_link,
         MirrorTopicRecord: _put_mirror,
+        TopicSealRecord: _put_seal,
     }
 
     # ---- snapshot ----
@@ -606,6 +625,8 @@ class ClusterMetadata:
                 yield partition.record(topic.topic_id, number)
             if topic.topic_id in self.mirrors:
                 yield self.mirrors[topic.topic_id].record()
+            if topic.topic_id in self.seals:
+                yield self.seals[topic.topic_id].record()
 
     def _secrets(self) -> Iterator[MetadataRecord]:
         if self.user_secret:

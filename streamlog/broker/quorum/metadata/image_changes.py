@@ -17,6 +17,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
     MirrorChanged,
     PartitionChanged,
     QuotaChanged,
+    SealChanged,
     TopicCreated,
     TopicDeleted,
     UserChanged,
@@ -64,17 +65,22 @@ def _there(before: ClusterMetadata, after: ClusterMetadata) -> Iterator[Metadata
                 broker = before.brokers.get(change.broker_id)
                 if broker != change.after:
                     yield replace(change, before=broker)
-            case LinkChanged() | MirrorChanged():
+            case LinkChanged() | MirrorChanged() | SealChanged():
                 yield from _mirroring(change, before, after)
             case _:
                 yield change
 
 
 def _mirroring(
-    change: LinkChanged | MirrorChanged, before: ClusterMetadata, after: ClusterMetadata
+    change: LinkChanged | MirrorChanged | SealChanged,
+    before: ClusterMetadata,
+    after: ClusterMetadata,
 ) -> Iterator[MetadataChange]:
     if isinstance(change, MirrorChanged):
         if before.mirrors.get(change.topic_id) != after.mirrors[change.topic_id]:
+            yield change
+    elif isinstance(change, SealChanged):
+        if before.seals.get(change.topic_id) != after.seals[change.topic_id]:
             yield change
     elif change.after is not None:
         link = before.links.get(change.after.link_id)

@@ -31,6 +31,7 @@ from streamlog.protocol.messages.metadata_log import (
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
+    TopicSealRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
     UserSecretRecord,
@@ -57,6 +58,7 @@ MetadataRecord: TypeAlias = (
     | MirrorLinkRecord
     | RemoveMirrorLinkRecord
     | MirrorTopicRecord
+    | TopicSealRecord
 )
 
 FRAME_VERSION = 1
@@ -83,6 +85,7 @@ KINDS: dict[int, type[Message]] = {
     OWN_KIND + 1: MirrorLinkRecord,
     OWN_KIND + 2: RemoveMirrorLinkRecord,
     OWN_KIND + 3: MirrorTopicRecord,
+    OWN_KIND + 4: TopicSealRecord,
 }
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 

@@ -59,6 +59,8 @@ class MirrorState(IntEnum):
     """It can't be continued, for the reason that it names; it accepts no producers either."""
     PROMOTED = 3
     """It is a topic of this cluster."""
+    PROMOTING = 4
+    """Its leaders copy what the source, which takes no records any more, still has to give."""
 
 
 class LogEra(msgspec.Struct, frozen=True):
@@ -129,11 +131,19 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
     """When the state began, in ms since 1970."""
     eras: tuple[LogEra, ...] = ()
     """Those of the source; ascending, and the first one begins at epoch 0."""
+    attempt: int = 0
+    """The number of the last promotion without loss that was begun. Only that one may still end:
+    requests of an earlier one may be on their way when an operator has begun anew."""
 
     @property
     def is_mirror(self) -> bool:
         """Whether it belongs to its source, so that producing to it is refused."""
         return self.state is not MirrorState.PROMOTED
+
+    @property
+    def copies(self) -> bool:
+        """Whether its leaders copy the source now."""
+        return self.state in (MirrorState.ACTIVE, MirrorState.PROMOTING)
 
     @property
     def mirror_of(self) -> MirrorOf | None:
@@ -158,6 +168,7 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
             reason=self.reason,
             since_ms=self.since_ms,
             eras=[each.field() for each in self.eras],
+            attempt=self.attempt,
         )
 
     @classmethod
@@ -176,6 +187,7 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
             reason=record.reason,
             since_ms=record.since_ms,
             eras=tuple(map(LogEra.of_field, record.eras)),
+            attempt=record.attempt,
         )
 
 
