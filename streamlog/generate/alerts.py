@@ -24,7 +24,7 @@ class AlertLimits(msgspec.Struct, frozen=True, kw_only=True):
     pending_warning: str = "10m"
     """The same of a warning: longer than the restart of a broker."""
     lag_seconds: float = 300
-    """Of a group, of a connector, and of a result that one partition holds back."""
+    """Of a group, a connector, a mirror, and of a result that one partition holds back."""
     disk_share: float = 0.1
     """The share of a disk that must be usable, and of the WAL that a slot may keep."""
     idle_share: float = 0.3
@@ -386,6 +386,49 @@ def _slot_alerts(limits: AlertLimits) -> list[Alert]:
     ]
 
 
+def mirror_alerts(limits: AlertLimits) -> list[Alert]:
+    """Return the alerts about mirrors of other clusters."""
+    return [
+        Alert(
+            "StreamlogMirrorStopped",
+            # All brokers report what the controller has decided, so a maximum and not a sum.
+            'max by (cluster, link) (streamlog_mirror_topics{state="STOPPED"}) > 0',
+            "{{ $value }} topics of link {{ $labels.link }} are not mirrored any more",
+            "Run `streamlog mirror describe LINK`, which shows the reason for each.",
+            CRITICAL,
+            Pending.SHORT,
+        ),
+        Alert(
+            "StreamlogMirrorLinkDown",
+            "streamlog_mirror_link_up == 0",
+            "{{ $labels.instance }} does not reach the source of link {{ $labels.link }}",
+            "Run `streamlog mirror describe LINK`, which names the address or the login that"
+            " fails. Mirrors continue by themselves.",
+            WARNING,
+            Pending.LONG,
+        ),
+        Alert(
+            "StreamlogMirrorLag",
+            f"streamlog_mirror_lag_seconds > {limits.lag_seconds:g}",
+            "the mirror of {{ $labels.topic }} over link {{ $labels.link }} is behind for"
+            " {{ $value | humanizeDuration }}: what is missing would be lost with the source",
+            "Compare `bytes.per.second` of the link and the network with what the source gets.",
+            CRITICAL,
+            Pending.SHORT,
+        ),
+        Alert(
+            "StreamlogMirrorCut",
+            _grown("streamlog_mirror_cuts_total", "10m"),
+            "mirrors over link {{ $labels.link }} had records that their source does not have;"
+            " {{ $labels.instance }} has cut them off and keeps them in `lost-and-found`",
+            "After a fail back, send again what must not be lost. Otherwise the source has lost"
+            " records: compare consumers with it.",
+            CRITICAL,
+            Pending.NONE,
+        ),
+    ]
+
+
 def alert_rules(limits: AlertLimits | None = None, *, docs: str = DOCS) -> str:
     """Return the rule file as YAML.
 
@@ -399,6 +442,7 @@ def alert_rules(limits: AlertLimits | None = None, *, docs: str = DOCS) -> str:
         "streamlog-groups": group_alerts(limits),
         "streamlog-apps": app_alerts(limits),
         "streamlog-connectors": connector_alerts(limits),
+        "streamlog-mirrors": mirror_alerts(limits),
     }
     lines = ["groups:\n"]
     for name, alerts in groups.items():

@@ -1,4 +1,4 @@
-"""Grafana dashboards: clusters, topics, groups, apps and connectors as JSON models.
+"""Grafana dashboards: clusters, topics, groups, apps, connectors and mirrors as JSON models.
 
 Import one by Dashboards > New > Import, or put it into the folder of a dashboard provider. Each
 asks for a Prometheus data source, and filters by the variables at its top.
@@ -26,6 +26,7 @@ class Board(StrEnum):
     GROUP = "group"
     APP = "app"
     CONNECT = "connect"
+    MIRROR = "mirror"
 
 
 class Panel(msgspec.Struct, frozen=True):
@@ -347,6 +348,60 @@ CONNECT_PANELS = (
         "bytes",
     ),
 )
+_LINK = f'{_CLUSTER},link=~"$link"'
+MIRROR_PANELS = (
+    _one(
+        "Time since a mirror had everything",
+        f"max by (link) (streamlog_mirror_lag_seconds{{{_LINK}}})",
+        "{{link}}",
+        "s",
+    ),
+    _one(
+        "Lag in records",
+        f"sum by (link, topic) (streamlog_mirror_lag_records{{{_LINK}}})",
+        "{{link}} {{topic}}",
+    ),
+    _one(
+        "Lag in bytes",
+        f"sum by (link) (streamlog_mirror_lag_bytes{{{_LINK}}})",
+        "{{link}}",
+        "bytes",
+    ),
+    _one(
+        "Bytes copied",
+        _rate("streamlog_mirror_copied_bytes_total", _LINK, "link"),
+        "{{link}}",
+        "Bps",
+    ),
+    _one(
+        "Records copied",
+        _rate("streamlog_mirror_copied_records_total", _LINK, "link"),
+        "{{link}}",
+        "ops",
+    ),
+    _one(
+        "Brokers that reach the source",
+        f"sum by (link) (streamlog_mirror_link_up{{{_LINK}}})",
+        "{{link}}",
+    ),
+    _one(
+        "Topics by state",
+        # Each broker reports all of them.
+        f"max by (link, state) (streamlog_mirror_topics{{{_LINK}}})",
+        "{{link}} {{state}}",
+    ),
+    _one(
+        "Partitions cut to the common end",
+        f"sum by (link) (increase(streamlog_mirror_cuts_total{{{_LINK}}}[$__rate_interval]))",
+        "{{link}}",
+    ),
+    _one(
+        "Offsets put into lost-and-found",
+        "sum by (instance) (increase(streamlog_mirror_lost_and_found_offsets_total"
+        f"{{{_CLUSTER}}}[$__rate_interval]))",
+        "{{instance}}",
+    ),
+)
 _CLUSTERS = Variable("cluster", 'label_values(up{job=~"streamlog-.*"}, cluster)')
 BOARDS: dict[Board, tuple[tuple[Variable, ...], tuple[Panel, ...]]] = {
     Board.CLUSTER: (
@@ -371,6 +426,10 @@ BOARDS: dict[Board, tuple[tuple[Variable, ...], tuple[Panel, ...]]] = {
             Variable("connector", _of_cluster(f"{_TASK_ERROR}total_retries", "connector")),
         ),
         CONNECT_PANELS,
+    ),
+    Board.MIRROR: (
+        (_CLUSTERS, Variable("link", _of_cluster("streamlog_mirror_topics", "link"))),
+        MIRROR_PANELS,
     ),
 }
 """The variables and panels of each dashboard."""

@@ -26,6 +26,7 @@ from streamlog.generate.alerts import (
     cluster_alerts,
     connector_alerts,
     group_alerts,
+    mirror_alerts,
 )
 from streamlog.generate.grafana import BOARDS, Board, dashboard
 from streamlog.generate.scrape import scrape_config
@@ -43,6 +44,7 @@ ALERTS = (
     *group_alerts(LIMITS),
     *app_alerts(LIMITS),
     *connector_alerts(LIMITS),
+    *mirror_alerts(LIMITS),
 )
 NAME = re.compile(r"\b(?:kafka|streamlog|process)_\w+")
 CONTROLLERS = "kafka_controller_kafkacontroller_activecontrollercount"
@@ -60,6 +62,7 @@ ERRORS = "kafka_connect_task_error_metrics_"
 LETTERS = f'{ERRORS}deadletterqueue_produce_requests{{connector="c",task="0"}}'
 RETRIES = f'{ERRORS}total_retries{{connector="c",task="0"}}'
 FAILED = "kafka_connect_connect_worker_metrics_connector_failed_task_count"
+MIRRORS = 'streamlog_mirror_topics{link="east",instance='
 STEADY: dict[str, tuple[str, ...]] = {
     "BrokerDown": ('up{job="streamlog-brokers",instance="a"} 0x40',),
     "NoController": (f'{CONTROLLERS}{{instance="a"}} 0x40', f'{CONTROLLERS}{{instance="b"}} 0x40'),
@@ -91,6 +94,10 @@ STEADY: dict[str, tuple[str, ...]] = {
     "SinkLag": (f"{READ} 0+30x10 300x30", f"{LAG} 0x10 0+90x30"),
     "SlotLag": (f"{KEPT} 12000000000x40",),
     "SlotLosesWal": (f"{KEPT} 950x40", f"{SAFE} 50x40"),
+    # Both brokers report the decision, and it is one alert.
+    "MirrorStopped": tuple(f'{MIRRORS}"{each}",state="STOPPED"}} 2x40' for each in "ab"),
+    "MirrorLinkDown": ('streamlog_mirror_link_up{link="east",instance="a"} 0x40',),
+    "MirrorLag": ('streamlog_mirror_lag_seconds{link="east",topic="t"} 0+30x40',),
 }  # fmt: skip
 """Per alert, the series of 20 minutes in which it fires at the end."""
 HAPPENED: dict[str, tuple[str, ...]] = {
@@ -100,6 +107,7 @@ HAPPENED: dict[str, tuple[str, ...]] = {
     "ConnectionsRefused": ("streamlog_connections_refused_total 5x36 9x4",),
     "DeadLetters": (f"{DEAD} _x36 1x4",),
     "ConnectorDeadLetters": (f"{LETTERS} 0x36 1x4",),
+    "MirrorCut": ('streamlog_mirror_cuts_total{link="east"} 1x36 2x4',),
 }
 HEALTHY = (
     'up{job="streamlog-brokers"} 1x40',
@@ -133,6 +141,12 @@ HEALTHY = (
     LAG.replace('"c"', '"idle"') + " 0x40",
     f"{KEPT} 900x40",
     f"{SAFE} 150x40",
+    f'{MIRRORS}"a",state="ACTIVE"}} 2x40',
+    f'{MIRRORS}"a",state="STOPPED"}} 0x40',
+    # The source restarts.
+    'streamlog_mirror_link_up{link="east",instance="a"} 1x10 0x4 1x26',
+    'streamlog_mirror_lag_seconds{link="east",topic="t"} 0x10 0+30x4 0x26',
+    'streamlog_mirror_cuts_total{link="east"} 3x40',
 )
 
 

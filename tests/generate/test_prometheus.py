@@ -464,6 +464,6 @@ def check_panels(known: Prometheus, board: Board) -> None:
     _, panels = BOARDS[board]
     for panel in panels:
         for query, _ in panel.queries:
-            filled = re.sub(r"\$(cluster|broker|topic|group|worker|connector)\b", ".*", query)
+            filled = re.sub(r"\$(cluster|broker|topic|group|worker|connector|link)\b", ".*", query)
             filled = filled.replace("$__rate_interval", "5m")
             assert known.query(filled), f"{board}: {panel.title}: no data for {filled}"

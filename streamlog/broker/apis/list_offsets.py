@@ -146,10 +146,13 @@ class OffsetRequests:
         try:
             partition = self._partitions.get(topic, wanted.partition)
             partition.check_epoch(wanted.current_leader_epoch)
+            epochs = partition.log.epochs
+            epoch, end_offset = epochs.end_of(wanted.leader_epoch, partition.epoch_end)
+            if end_offset == partition.epoch_end:
+                # A client that has read more would take the damage for a loss, and reset.
+                partition.log.check_end()
         except StreamlogError as error:
             return EpochEndOffset(partition=wanted.partition, error_code=error_code(error))
-        epochs = partition.log.epochs
-        epoch, end_offset = epochs.end_of(wanted.leader_epoch, partition.epoch_end)
         return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
@@ -160,6 +163,7 @@ def _look_up(partition: Partition, timestamp_ms: int, end_offset: int) -> tuple[
     """
     log = partition.log
     if timestamp_ms == LATEST:
+        log.check_end()
         return end_offset, -1
     if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
         return log.log_start_offset, -1

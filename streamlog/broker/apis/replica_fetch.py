@@ -253,13 +253,7 @@ def _data(asked: _Asked, room_bytes: int, *, is_first: bool) -> PartitionData:
         case ReplicaError(code, log_start):
             return _refused(wanted, code, log_start)
         case Diverging(epoch, end_offset):
-            return PartitionData(
-                partition_index=wanted.partition,
-                high_watermark=replica.high_watermark,
-                log_start_offset=replica.log.log_start_offset,
-                diverging_epoch=DivergingEpoch(epoch=epoch, end_offset=end_offset),
-                records=b"",
-            )
+            return _diverging(replica, wanted, DivergingEpoch(epoch=epoch, end_offset=end_offset))
         case Serve():
             return _batches(replica, wanted, room_bytes, is_first=is_first)
     return _refused(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -271,6 +265,23 @@ def _unled(replica: PartitionReplica, asked: _Asked) -> PartitionData:
         case ReplicaError(code, log_start):
             return _refused(asked.wanted, code, log_start)
     return _refused(asked.wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER, replica.log.log_start_offset)
+
+
+def _diverging(
+    replica: PartitionReplica, wanted: FetchPartition, found: DivergingEpoch
+) -> PartitionData:
+    try:
+        replica.log.check_end()
+    except StreamlogError as error:
+        # The follower may have the records that are damaged here: it must not cut them.
+        return _refused(wanted, _code(error), replica.log.log_start_offset)
+    return PartitionData(
+        partition_index=wanted.partition,
+        high_watermark=replica.high_watermark,
+        log_start_offset=replica.log.log_start_offset,
+        diverging_epoch=found,
+        records=b"",
+    )
 
 
 def _batches(

@@ -30,7 +30,7 @@ from streamlog.broker.replication.replica_state import (
     StartAt,
     Truncate,
 )
-from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_codes import ErrorCode, describe
 from streamlog.protocol.schema import one_buffer
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class MirrorCopy:
         self._counts = counts
         self.wanted: AskCut | KeepRecords | RaiseEpoch | AskEnds | StopMirror | None = None
         """What has to be asked or told before the reader fetches again."""
+        self.refusal = ""
+        """Why the source has refused the last fetch; empty if it has not."""
         self.moved_ms: int | None = None
         """When an answer of the source last came."""
         self.began_ms = 0
@@ -114,6 +116,7 @@ class MirrorCopy:
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._perform(self.reader.on_out_of_range(fetch.number), b"", now_ms)
             elif data.error_code:
+                self.refusal = describe(data.error_code)
                 return False
             elif diverging is not None and diverging.end_offset >= 0:
                 found = Diverging(diverging.epoch, diverging.end_offset)
@@ -130,6 +133,7 @@ class MirrorCopy:
         finally:
             # Otherwise the fetch would stay open, and the partition would never be fetched again.
             self.reader.on_failed(fetch.number)
+        self.refusal = ""
         if self.moved_ms is None:
             self.began_ms = now_ms
         self.moved_ms = now_ms

@@ -123,7 +123,7 @@ def _link_metrics(mirrors: Mirrors, names: Mapping[bytes, str]) -> Iterator[Metr
     for name, text, attribute in (
         ("copied_bytes", "Bytes of batches copied from a source.", "copied_bytes"),
         ("copied_records", "Offsets copied from a source.", "copied_records"),
-        ("cuts", "Mirror partitions cut because their source had lost records.", "cuts"),
+        ("cuts", "Mirror partitions cut because their source did not have the records.", "cuts"),
     ):
         points = [
             ((names[link_id],), getattr(counts, attribute))

@@ -147,6 +147,7 @@ class MirrorRequests:
             trouble=copy.reader.stopped or "",
             high_watermark=copy.partition.high_watermark,
             last_epoch=_last_epoch(copy.partition),
+            refusal=copy.refusal,
         )
 
 

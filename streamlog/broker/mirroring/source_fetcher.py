@@ -21,7 +21,7 @@ import msgspec
 
 from streamlog import repeated
 from streamlog.errors import StreamlogError
-from streamlog.protocol.error_codes import ErrorCode
+from streamlog.protocol.error_codes import ErrorCode, describe
 from streamlog.protocol.messages.produce_and_fetch import (
     FetchPartition,
     FetchRequest,
@@ -45,6 +45,16 @@ RETRY_S_MAX = 5.0
 THROTTLE_S_MAX = 1.0
 """The longest wait for the quota at once, in seconds; then it is looked at again."""
 
+_AFTER_ELECTIONS = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""Errors that a look at the source's metadata mends or explains; no line of the log is due."""
 _log = repeated.logger(__name__)
 
 Key = tuple[str, int]
@@ -243,6 +253,11 @@ class SourceFetcher:
             self._on_wanted()
         if data.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             self._on_outdated(key)
+            if data.error_code not in _AFTER_ELECTIONS:
+                _log.warning(
+                    "broker %d of the source refuses %s-%d: %s",
+                    *(self.node_id, *key, describe(data.error_code)),
+                )
 
     def _rest(self, key: Key) -> None:
         pause_s = self._pauses_s.get(key, RETRY_S)

@@ -336,10 +336,16 @@ class Partition:
 
         Raises:
             OffsetOutOfRange: its end is before this log's start, or the epoch is not known.
+            CorruptData: it seems to diverge, but the end of this log is damaged.
         """
         if offset < self.log.log_start_offset:
             raise OffsetOutOfRange(f"{self.topic}-{self.index}: offset {offset} was deleted")
-        return self.log.epochs.diverges(epoch, offset, self.epoch_end)
+        found = self.log.epochs.diverges(epoch, offset, self.epoch_end)
+        if found is not None:
+            # 1. A mirror has copied up to 90. 2. The source's file is damaged from 50 on, and ends
+            # there after a restart. 3. Told to cut at 50, the mirror would discard the only copy.
+            self.log.check_end()
+        return found
 
     @property
     def epoch_end(self) -> int:

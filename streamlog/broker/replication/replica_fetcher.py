@@ -270,6 +270,11 @@ class ReplicaFetcher:
             return bool(effects)
         if data.error_code:
             follower.on_failed(asked.fetch_id)
+            if data.error_code == ErrorCode.CORRUPT_MESSAGE:
+                _log.warning(
+                    "%s-%d is not copied on: the log of its leader, broker %d, is damaged",
+                    *(replica.topic, replica.index, self.leader),
+                )
             return False
         diverging = data.diverging_epoch
         if diverging is not None and diverging.end_offset >= 0:

@@ -119,6 +119,8 @@ class MirrorPartitionDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The time since the last answer of the source."""
     trouble: str
     """Why it is not copied any more; empty if it is."""
+    refusal: str
+    """Why the source has refused the last fetch; empty if it has not."""
 
 
 class MirrorDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -614,6 +616,7 @@ def _partition(leader: int, part: DescribedMirrorPartition) -> MirrorPartitionDe
         lag_ms=_known(part.lag_ms),
         silent_ms=_known(part.silent_ms),
         trouble=part.trouble,
+        refusal=part.refusal,
     )
 
 
@@ -655,8 +658,10 @@ def _seen(
     # Before the missing ones: one silent partition is enough to say that the source is away.
     heard = [each for each in partitions if each.silent_ms is not None]
     silent_ms = max((each.silent_ms or 0 for each in heard), default=0)
+    # A source that can't be reached at all comes before what it has answered last.
+    trouble = trouble or _refusal(topic, partitions)
     if silent_ms > SILENT_MS:
-        reason = f"the source has not answered for {silent_ms // 1000} s"
+        reason = f"the source has sent nothing for {silent_ms // 1000} s"
         reason += f": {trouble}" if trouble else ""
         return MirrorStatus.SOURCE_UNAVAILABLE, reason, wall_ms - silent_ms
     if len(heard) < topic.num_partitions:
@@ -669,6 +674,16 @@ def _seen(
     if lag_ms > LAGGING_MS:
         return MirrorStatus.LAGGING, "", wall_ms - lag_ms
     return MirrorStatus.ACTIVE, "", topic.since_ms
+
+
+def _refusal(topic: DescribedMirror, partitions: Collection[MirrorPartitionDescription]) -> str:
+    refused = (each for each in partitions if each.refusal)
+    first = next(refused, None)
+    return (
+        f"the source refuses {topic.source_topic}-{first.partition}: {first.refusal}"
+        if first
+        else ""
+    )
 
 
 def _known(value: int) -> int | None:

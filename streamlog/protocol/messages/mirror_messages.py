@@ -300,6 +300,8 @@ class DescribedMirrorPartition(Struct):
     high_watermark: int = int64("0+", default=-1)
     # That of the last record; -1 of an empty log.
     last_epoch: int = int32("0+", default=-1)
+    # Why the source has refused the last fetch; empty if it has not.
+    refusal: str = string("0+")
 
 
 class DescribedMirror(Struct):

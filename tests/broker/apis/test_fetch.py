@@ -474,6 +474,39 @@ def test_a_damaged_log_end_refuses_appends(node: Node) -> None:
     node.run(after)
 
 
+def test_a_damaged_log_end_is_no_end_for_those_that_have_read_more(node: Node) -> None:
+    """1. A mirror or a consumer has read offsets 0 to 2. 2. Offset 2 is damaged: the log ends there
+    after a restart. 3. Told that the log ends at 2, they would cut or reset: it is an error."""
+    epoch_end = OffsetForLeaderEpochRequest(
+        topics=[
+            OffsetForLeaderTopic(
+                topic="t", partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=0)]
+            )
+        ]
+    )
+
+    async def before(broker: Broker) -> None:
+        create(broker)
+        for value in (b"a", b"b", b"c"):
+            await produce(broker, batch(value))
+
+    async def after(broker: Broker) -> None:
+        for offset, code in ((0, 0), (2, 2), (3, 2), (9, 2)):
+            wanted = at(offset)
+            wanted.last_fetched_epoch = 0
+            (data,) = await fetch(broker, wanted)
+            assert (data.error_code, data.diverging_epoch) == (code, None), offset
+        answer = await ask(broker, epoch_end, OffsetForLeaderEpochResponse)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.CORRUPT_MESSAGE
+        assert (await look_up(broker, -1)).error_code == ErrorCode.CORRUPT_MESSAGE
+        assert (await look_up(broker, -2)).offset == 0
+
+    node.run(before)
+    spoil(node, len(batch(b"a") + batch(b"b")) + 30)
+    node.files.remove("data/clean_shutdown")  # Makes the broker scan the log.
+    node.run(after)
+
+
 def test_offset_for_leader_epoch_returns_an_epoch_s_end(node: Node) -> None:
     request = OffsetForLeaderEpochRequest(
         topics=[

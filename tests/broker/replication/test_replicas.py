@@ -464,6 +464,32 @@ async def test_a_follower_refetches_a_damaged_batch(cluster: Cluster) -> None:
 
 
 @story
+async def test_a_follower_cuts_nothing_for_a_leader_whose_end_is_damaged(cluster: Cluster) -> None:
+    leader, _, follower = cluster.nodes
+    for number in range(3):
+        await leader.produce(b"%d" % number)
+    whole = follower.content()
+    leader.broker.directory.write_checkpoints()
+    await leader.stop(power_cut=True)
+    path = f"data/{partition_folder(TOPIC_ID, 0)}/{'0' * 20}.log"
+    content = bytearray(read_file(leader.files, path))
+    content[-1] ^= 1
+    overwrite(leader.files, path, bytes(content))
+    cluster.isr = (0,)  # The only complete replica leads, damaged or not.
+    cluster.start(leader)
+    cluster.elect(0)
+    assert leader.end == 2
+    replica = follower.partition.replica
+    assert replica is not None
+    machine = replica.machine
+    asked = machine.follower.next_fetch_id[1] if machine.follower else 0
+    await cluster.until(
+        lambda: machine.follower is not None and machine.follower.next_fetch_id[1] > asked + 2
+    )
+    assert follower.content() == whole
+
+
+@story
 async def test_a_repaired_log_refetches_from_its_first_lost_offset(cluster: Cluster) -> None:
     leader, _, follower = cluster.nodes
     for number in range(6):

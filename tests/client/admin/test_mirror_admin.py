@@ -84,6 +84,11 @@ def seen(*answers: DescribeMirrorsResponse) -> MirrorDescription:
             MirrorStatus.SOURCE_UNAVAILABLE,
             NOW_MS - SILENT_MS - 1,
         ),
+        (
+            told(part(silent_ms=-1, source_end_offset=-1, refusal="no right")),
+            MirrorStatus.SOURCE_UNAVAILABLE,
+            NOW_MS - 60_000,
+        ),
         (told(part(lag_ms=LAGGING_MS + 7)), MirrorStatus.LAGGING, NOW_MS - LAGGING_MS - 7),
         (told(part(lag_ms=LAGGING_MS)), MirrorStatus.ACTIVE, NOW_MS - 60_000),
         (told(part(trouble="no common end")), MirrorStatus.DIVERGED, NOW_MS),
@@ -97,6 +102,16 @@ def test_a_state_follows_from_what_was_decided_and_from_what_leaders_see(
 ) -> None:
     found = seen(answer)
     assert (found.status, found.since_ms) == (status, since_ms)
+
+
+def test_a_refusal_of_the_source_is_the_reason_unless_it_can_not_be_reached() -> None:
+    refused = part(silent_ms=20_000, refusal="CORRUPT_MESSAGE (2): damaged")
+    assert seen(told(part(1), refused)).reason == (
+        "the source has sent nothing for 20 s: the source refuses t-0: CORRUPT_MESSAGE (2): damaged"
+    )
+    assert seen(told(refused, trouble="no route")).reason == (
+        "the source has sent nothing for 20 s: no route"
+    )
 
 
 def test_the_answers_of_all_brokers_are_joined_and_the_newest_leader_is_believed() -> None:

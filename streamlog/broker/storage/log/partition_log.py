@@ -225,7 +225,7 @@ class PartitionLog:
         self._producers = LogProducers(files, directory, self._segments)
         self.truncation = Truncation(self, self._segments, self._producers, self._disk)
         self._runs = RunAppends(
-            self, self._segments, self._producers, check=self._check_end, write=self._write
+            self, self._segments, self._producers, check=self.check_end, write=self._write
         )
         self._dirty = False
         self._closed = False
@@ -440,7 +440,7 @@ class PartitionLog:
             LogDirectoryFailed: the disk is full or failing; nothing was appended.
         """
         self.check_open()
-        self._check_end()
+        self.check_end()
         placed = data if isinstance(data, memoryview) and not data.readonly else bytearray(data)
         base_offset = self._segments.active.next_offset
         if origin is not AppendOrigin.COPY:
@@ -500,7 +500,7 @@ class PartitionLog:
             LogDirectoryError: see `append`.
         """
         self.check_open()
-        self._check_end()
+        self.check_end()
         self.producers.check_marker(producer_id, producer_epoch, marker)
         producer = (producer_id, producer_epoch)
         return self._append_control(encode_marker(marker, producer, timestamp_ms=wall_ms), now_ms)
@@ -518,7 +518,7 @@ class PartitionLog:
             LogDirectoryError: see `append`.
         """
         self.check_open()
-        self._check_end()
+        self.check_end()
         newest_ms = self._segments.active.max_timestamp_ms
         if newest_ms < 0 and not reached:
             return None
@@ -580,11 +580,11 @@ class PartitionLog:
                 # 2. The log ends at 80 after a restart, so 90 is "out of range".
                 # 3. With that error the consumer would reset its position (to 0, or to 80) and
                 #    skip or repeat records. CorruptData stops it instead.
-                self._check_end()
+                self.check_end()
             raise self._out_of_range(offset)
         with self._disk.errors:
             if offset == end_offset:
-                self._check_end()
+                self.check_end()
                 return b""
             if synced and offset >= self.synced.offset:
                 return b""
@@ -898,7 +898,12 @@ class PartitionLog:
         # A log with a damaged end had more on disk than it shows: the recovery point stays.
         self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
 
-    def _check_end(self) -> None:
+    def check_end(self) -> None:
+        """Check that where the log ends is where its records end.
+
+        Raises:
+            CorruptData: the end is damaged: how many records followed is not known.
+        """
         if self._segments.active.has_damaged_end:
             raise CorruptData(str(self._segments.active.damage[-1]))
 
