@@ -276,10 +276,10 @@ def topics_describe(
     """Show the partitions of a topic with their first and next offsets."""
     session: Session = context.obj
 
-    async def main() -> tuple[Grid, str]:
+    async def main() -> tuple[Grid, list[str]]:
         async with session.open(log) as opened:
             parts = await partitions_of(opened, name)
-            bound = await _time_bound(opened, name)
+            notes = [await _time_bound(opened, name), *await _seal(opened, name)]
             async with opened.consumer() as consumer:
                 begin = await consumer.begin_offsets(parts)
                 end = await consumer.end_offsets(parts)
@@ -287,11 +287,26 @@ def topics_describe(
         for part in parts:
             numbers = (part.partition, begin[part], end[part], end[part] - begin[part])
             grid.add_row(*map(str, numbers))
-        return grid, bound
+        return grid, notes
 
-    grid, bound = run(main())
+    grid, notes = run(main())
     out().print(grid)
-    say(bound)
+    for note in notes:
+        say(note)
+
+
+async def _seal(log: Log, topic: str) -> list[str]:
+    """Return a line about why producers are refused, if another cluster takes the topic over."""
+    try:
+        seals = (await log.admin().describe_mirrors()).seals
+    except LogError:  # Apache Kafka has no seals, and not every user may look at them.
+        return []
+    return [
+        f"{each.status.value.lower()} for cluster {each.target_cluster_id}: takes no records here"
+        " (docs/mirroring.md)"
+        for each in seals
+        if each.topic == topic
+    ]
 
 
 async def _time_bound(log: Log, topic: str) -> str:

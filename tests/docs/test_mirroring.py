@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from streamlog.cli.operate.mirror_command import mirror
 from streamlog.cli.session import Session
-from streamlog.client.admin import MirrorStatus
-from tests.cli.operate.test_mirror_command import two_clusters
+from streamlog.client.admin import MirrorStatus, NewTopic
+from tests.cli.operate.test_mirror_command import call_admin, two_clusters
 from tests.docs.commands import BLOCK, check
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "mirroring.md").read_text()
@@ -24,6 +24,8 @@ def test_the_commands_run_in_their_order() -> None:
     lines = [line for _, block in BLOCK.findall(TEXT) for line in block.splitlines()]
     assert len(lines) > 6
     with two_clusters() as clusters:
+        eu = NewTopic("users.eu", 1)
+        call_admin(clusters.source, lambda admin: admin.create_topics([eu]))
         for line in lines:
             check(line.removeprefix("streamlog "))
             if TARGET not in line or (SOURCE not in line and "--source" in line):
@@ -34,7 +36,7 @@ def test_the_commands_run_in_their_order() -> None:
             result = CliRunner().invoke(mirror, words[2:], obj=Session(), input="y\n")
             assert (result.exit_code != 0) == line.startswith(REFUSED), (line, result.output)
             if words[2] == "create":
-                clusters.until(lambda each: "east.orders" in each)
+                clusters.until(lambda each: {"east.orders", "east.users.eu"} <= {*each})
 
 
 def test_the_states_are_those_that_commands_print() -> None:

@@ -31,6 +31,7 @@ from streamlog.cli.operate.mirror_promotion import (
     promote,
     some_of,
     time_text,
+    unseal,
 )
 from streamlog.cli.session import LogOption, Session, ask, run, with_log
 from streamlog.cli.terminal import out, parse_name_values, say
@@ -39,6 +40,7 @@ from streamlog.client.admin import (
     LinkDescription,
     MirrorDescription,
     MirrorStatus,
+    SealDescription,
 )
 from streamlog.client.admin.log_comparison import ComparedRange
 from streamlog.clock import SystemClock
@@ -101,6 +103,7 @@ PrefixOption = Annotated[
 mirror = typer.Typer(help="Topics that are copied from other clusters.", no_args_is_help=True)
 mirror.command("promote")(promote)
 mirror.command("fail-back")(fail_back)
+mirror.command("unseal")(unseal)
 
 
 class SourceLook(msgspec.Struct, frozen=True):
@@ -257,6 +260,7 @@ def list_links(
             next(iter(each.troubles.values()), ""),
         )
     out().print(grid)
+    _show_seals(found.seals)
 
 
 @mirror.command("describe")
@@ -281,6 +285,7 @@ def describe_link(
                     "cluster_id": found.cluster_id,
                     "links": [_link_json(each) for each in links],
                     "mirrors": [_mirror_json(each) for each in mirrors],
+                    "seals": [msgspec.to_builtins(each) for each in found.seals],
                     "silent": {str(node): why for node, why in found.silent.items()},
                 }
             )
@@ -289,6 +294,7 @@ def describe_link(
     for each in links:
         _show_link(each)
     out().print(_mirrors_grid(mirrors))
+    _show_seals(found.seals)
     # To standard error, so that the table stays one for programs that read it.
     for node, why in found.silent.items():
         say(f"broker {node} does not answer, so that what it leads is missing: {why}", err=True)
@@ -303,6 +309,23 @@ def _show_link(link: LinkDescription) -> None:
     for node, notices in link.notices.items():
         for notice in notices:
             say(f"  broker {node}: {notice}")
+
+
+def _show_seals(seals: Sequence[SealDescription]) -> None:
+    """Print the topics that other clusters take over, if there are any."""
+    if not seals:
+        return
+    grid = Grid("topic", "state", "since", "taken over by", "promotion", "sealed partitions")
+    for each in seals:
+        grid.add_row(
+            each.topic,
+            each.status.value,
+            time_text(each.since_ms),
+            each.target_cluster_id,
+            str(each.attempt),
+            f"{each.sealed_partitions} of {each.num_partitions}",
+        )
+    out().print(grid)
 
 
 def _mirrors_grid(mirrors: Iterable[MirrorDescription]) -> Grid:

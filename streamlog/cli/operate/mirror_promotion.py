@@ -1,6 +1,6 @@
-"""`streamlog mirror promote` and `fail-back`: which cluster a topic belongs to.
+"""`streamlog mirror promote`, `fail-back` and `unseal`: which cluster a topic belongs to.
 
-Both show what they would do and ask first. A promotion can't be taken back: the topic takes records
+All show what they would do and ask first. A promotion can't be taken back: the topic takes records
 of its own, and follows its source again only by a fail back, which cuts those off.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -22,20 +22,24 @@ from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.mirroring.link_login import login_of
 from streamlog.broker.mirroring.link_runner import rules_of
 from streamlog.cli.broker_command import broker_config
-from streamlog.cli.session import LogOption, Session, ask
+from streamlog.cli.session import LogOption, Session, ask, with_log
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import (
     Admin,
     LinkDescription,
+    MirrorDescription,
     MirrorsDescription,
     MirrorStatus,
     PossibleLoss,
+    PromotionOutcome,
+    PromotionPatience,
 )
 from streamlog.errors import ConfigError, UsageError, quantity
 from streamlog.log import Log
 from streamlog.transport.security import Security
 
 TOPICS_SHOWN = 5
+PATIENCE = PromotionPatience()
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LinkArgument = Annotated[str, typer.Argument(metavar="NAME", help="The link.")]
@@ -69,19 +73,109 @@ def promote(
     now: Annotated[
         bool, typer.Option("--now", help="With the records that are here, and no others.")
     ] = False,
+    timeout_ms: Annotated[
+        int,
+        typer.Option(
+            "--timeout-ms", min=1, help="After this time without --now, nothing is changed."
+        ),
+    ] = PATIENCE.timeout_ms,
+    still_ms: Annotated[
+        int,
+        typer.Option(
+            "--still-ms",
+            min=1,
+            help="For how long a source that is Apache Kafka has to get no records.",
+        ),
+    ] = PATIENCE.still_ms,
+    config: ConfigOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
-    """Let mirrors become topics of this cluster; show what may be missing, and ask."""
-    if not now:
-        raise UsageError(
-            "promote takes --now: records that are not here yet stay at the source. If none may"
-            " be missing, stop the producers of the source first, and wait until `streamlog mirror"
-            f" describe {name}` shows no lag"
-        )
+    """Let mirrors become topics of this cluster, without loss unless --now is given; ask first."""
     _check_asks(yes=yes, as_json=as_json)
-    session: Session = context.obj
+    call = _Promotion(context.obj, log, name, topics, yes=yes, as_json=as_json)
+    if now:
+        _promote_now(call)
+    else:
+        patience = PromotionPatience(timeout_ms=timeout_ms, still_ms=still_ms)
+        _promote_without_loss(call, patience, broker_config(config, None).security)
+
+
+class _Promotion(NamedTuple):
+    """What `promote` was called with."""
+
+    session: Session
+    log: str | None
+    link: str
+    topics: str | None
+    yes: bool
+    as_json: bool
+
+
+def _promote_without_loss(
+    call: _Promotion, patience: PromotionPatience, security: SecurityConfig
+) -> None:
+    chosen = _chooser(call.topics)
+
+    async def look(admin: Admin) -> tuple[LinkDescription, list[MirrorDescription]]:
+        found = await admin.describe_mirrors()
+        link = link_named(found, call.link)
+        return link, [e for e in found.mirrors if e.link == call.link and chosen(e.name)]
+
+    link, mirrors = ask(call.session, call.log, look)
+    left = [each for each in mirrors if each.status is not MirrorStatus.PROMOTED]
+    if left and not call.yes:
+        say(
+            f"{some_of([each.source_topic for each in left])} of cluster"
+            f" {link.source_cluster_id} will take no records any more: its producers get an error,"
+            " and continue here. If this cluster does not have everything within"
+            f" {lag_text(patience.timeout_ms)} s, those topics take records again"
+        )
+        typer.confirm(f"promote {some_of([each.name for each in left])}?", abort=True)
+
+    async def take_over(opened: Log) -> PromotionOutcome:
+        async with open_source(link, security) as source:
+            return await opened.admin().promote_mirrors(
+                source.admin(),
+                mirrors,
+                copies_groups=bool(link.settings.get("groups")),
+                patience=patience,
+                on_wait=lambda what: say(f"waiting: {what}", err=True),
+            )
+
+    outcome = with_log(call.session, call.log, take_over)
+    if not outcome.promoted and not outcome.noted:
+        raise UsageError(f"link {call.link} has no mirror to promote" + _of(call.topics))
+    if call.as_json:
+        say(json.dumps(msgspec.to_builtins(outcome)))
+    else:
+        _show_outcome(outcome, patience)
+    if outcome.trouble:
+        say(
+            "the source stays sealed, and does not know of the promotion yet:"
+            f" {outcome.trouble}. Run the command again when it answers",
+            err=True,
+        )
+
+
+def _show_outcome(outcome: PromotionOutcome, patience: PromotionPatience) -> None:
+    if outcome.promoted:
+        count = quantity(len(outcome.promoted), "topic")
+        say(f"{count} promoted without loss: {some_of(outcome.promoted)}")
+    if outcome.noted:
+        say(f"promoted before, and the source knows it now: {some_of(outcome.noted)}")
+    if not outcome.is_sealed:
+        say(
+            "the source is Apache Kafka, which can't be sealed. What was checked: for"
+            f" {lag_text(patience.still_ms)} s, no partition there got a record or had an open"
+            " transaction, and this cluster had all records. That producers stay stopped there was"
+            " not checked"
+        )
+
+
+def _promote_now(call: _Promotion) -> None:
+    session, log, name, topics, yes, as_json = call
     chosen = _chooser(topics)
 
     async def look(admin: Admin) -> tuple[MirrorsDescription, list[PossibleLoss]]:
@@ -166,6 +260,34 @@ def fail_back(
     else:
         count = quantity(len(following), "topic")
         say(f"{count} of this cluster mirrored by link {name} from now on: {some_of(following)}")
+
+
+def unseal(
+    context: typer.Context,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Sealed topics.")],
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also what the other cluster has taken over.")
+    ] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    log: LogOption = None,
+) -> None:
+    """Let topics take records again that another cluster was to take over; ask first."""
+    _check_asks(yes=yes, as_json=as_json)
+    session: Session = context.obj
+    if not yes:
+        say(
+            "first make sure that the other cluster does not promote them any more: there,"
+            " `streamlog mirror describe` shows PROMOTING until it is resumed. Otherwise both"
+            " clusters take records, and those of one of them are cut off later"
+        )
+        typer.confirm(f"unseal {some_of(topics)}?", abort=True)
+    ask(session, log, lambda admin: admin.unseal_topics(topics, force=force))
+    if as_json:
+        say(json.dumps({"unsealed": topics}))
+    else:
+        say(f"{quantity(len(topics), 'topic')} unsealed: {some_of(topics)}")
 
 
 def _check_asks(*, yes: bool, as_json: bool) -> None:

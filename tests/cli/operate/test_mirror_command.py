@@ -20,6 +20,7 @@ from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.cli.operate.mirror_command import link_settings, mirror
 from streamlog.cli.operate.mirror_promotion import login_here
 from streamlog.cli.session import Session
+from streamlog.cli.topics_command import topics
 from streamlog.client.admin import Admin, LinkDescription, NewTopic
 from streamlog.errors import ConfigError, ConnectionLost, LogError, UsageError
 from streamlog.log import Log
@@ -141,8 +142,8 @@ def call_admin(url: str, question: Callable[[Admin], Awaitable[object]]) -> None
 def send(url: str, topic: str, *values: bytes) -> None:
     async def story() -> None:
         async with Log.open(url) as log, log.producer() as producer:
-            for each in values:
-                await producer.send(topic, value=each, partition=0)
+            sent = [await producer.send(topic, value=each, partition=0) for each in values]
+            await asyncio.gather(*sent)
 
     asyncio.run(story())
 
@@ -163,7 +164,7 @@ def test_a_mirror_is_promoted_and_the_old_cluster_follows_by_command_only() -> N
         clusters.link()
         clusters.until(lambda each: has_all(each, "orders", 2) and has_all(each, "users", 2))
         for words, why in (
-            (("promote", "east"), "promote takes --now"),
+            (("promote", "east", "--topics", "ord", "--yes"), "no mirror to promote; names have"),
             (("promote", "east", "--now", "--json"), "give --yes, too"),
             (("promote", "west", "--now"), "the links are east"),
             (("promote", "east", "--now", "--topics", "ord"), "no mirror to promote; names have"),
@@ -206,6 +207,45 @@ def test_a_mirror_is_promoted_and_the_old_cluster_follows_by_command_only() -> N
             clusters.call("fail-back", "back", "--yes", at=source)
         with pytest.raises(LogError, match="orders of the source mirrors this cluster: promote it"):
             clusters.call("fail-back", "east", "--yes")
+
+
+def test_a_topic_moves_without_loss_there_and_back_by_command_only() -> None:
+    with two_clusters() as clusters:
+        source, target = clusters.source, clusters.target
+        clusters.link(topics="orders")
+        clusters.until(lambda each: "orders" in each)
+        send(source, "orders", b"3")
+        line = ("promote", "east", "--log", target)
+        asked = CliRunner().invoke(mirror, line, obj=Session(), input="n\n")
+        assert "will take no records any more" in asked.stdout
+        assert clusters.mirrors()["orders"]["status"] == "ACTIVE"
+        done = json.loads(clusters.call("promote", "east", "--yes", "--json"))
+        assert (done["promoted"], done["is_sealed"], done["trouble"]) == (["orders"], True, "")
+
+        (seal,) = json.loads(clusters.call("describe", "--json", at=source))["seals"]
+        assert (seal["topic"], seal["status"], seal["sealed_partitions"]) == ("orders", "MOVED", 2)
+        assert "MOVED" in clusters.call("list", at=source)
+        shown = CliRunner().invoke(topics, ["describe", "orders", "--log", source], obj=Session())
+        assert "takes no records here" in shown.stdout
+        with pytest.raises(LogError, match="moves to cluster"):
+            send(source, "orders", b"fork")
+        with pytest.raises(LogError, match="add --force"):
+            clusters.call("unseal", "orders", "--yes", at=source)
+
+        # Back: nothing is cut, and the way home is as safe.
+        send(target, "orders", b"4")
+        back = ("--source", target, "--topics", "orders", *FAST)
+        clusters.call("create", "back", *back, at=source)
+        clusters.call("fail-back", "back", "--yes", at=source)
+        done = json.loads(clusters.call("promote", "back", "--yes", "--json", at=source))
+        assert done["promoted"] == ["orders"]
+        verified = clusters.mirrors(at=source)["orders"]
+        assert verified["status"] == "PROMOTED"
+        send(source, "orders", b"5")
+        with pytest.raises(LogError, match="moves to cluster"):
+            send(target, "orders", b"fork")
+        clusters.call("unseal", "orders", "--force", "--yes")
+        send(target, "orders", b"forced")
 
 
 def test_what_is_wrong_with_a_source_is_one_line_before_anything_is_made() -> None:
