@@ -60,6 +60,8 @@ _NAME_BEGINNING: Final = Form(
 )
 REFERENCE: Final = re.compile(r"\$\{(env|file):([^}]*)\}")
 """The pattern of `streamlog.properties`, which resolves them and so is not for pure modules."""
+SECRET: Final = re.compile(rf"(?:{REFERENCE.pattern})+")
+"""Text beside a reference would be a part of the secret that everyone can read."""
 LINK_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 """The settings whose values are paths of files."""
 _ON_EACH_BROKER: Final = "It is read on each broker of this cluster, below mirror.allowed.paths."
@@ -318,10 +320,11 @@ class LinkConfig:
         for name, value in settings.items():
             if name not in LINK_SETTINGS:
                 raise unknown_setting("link", name, LINK_SETTINGS)
-            if LINK_SETTINGS[name].is_secret and not REFERENCE.search(value):
+            if LINK_SETTINGS[name].is_secret and not SECRET.fullmatch(value):
                 raise ConfigError(
                     f"{name} is a secret, which the metadata log would keep for everyone to read:"
-                    " write ${file:PATH} or ${env:NAME}, and put it there on each broker"
+                    " write ${file:PATH} or ${env:NAME} without other text, and put it there on"
+                    " each broker"
                 )
         config = replace_settings(cls(), settings)
         if not config.bootstrap_servers:

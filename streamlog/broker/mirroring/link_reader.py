@@ -26,6 +26,7 @@ from streamlog.broker.replication.mirror_reader import (
 )
 from streamlog.broker.replication.replication_quota import UNBOUNDED, ReplicationQuota
 from streamlog.errors import CorruptData, StreamlogError
+from streamlog.protocol.error_codes import error_for
 from streamlog.protocol.messages.produce_and_fetch import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -207,7 +208,7 @@ class LinkReader:
         """Return the offsets at which a partition starts and ends at the source.
 
         Raises:
-            StreamlogError: its leader does not answer.
+            StreamlogError: its leader does not answer, or the topic is not the mirror's any more.
         """
         topic, index = copy.key
         found = self._source.topics.get(topic)
@@ -226,7 +227,16 @@ class LinkReader:
                 answer = await transport.call(request, timeout_ms=self._sizes.timeout_ms)
                 if not isinstance(answer, ListOffsetsResponse):
                     raise CorruptData(f"the source answered {type(answer).__name__}")
-                ends.append(answer.topics[0].partitions[0].offset)
+                found_there = answer.topics[0].partitions[0]
+                # Without an offset the answer has -1, at which a log must not begin.
+                if found_there.error_code:
+                    about = f"the source does not tell where {topic}-{index} starts and ends"
+                    raise error_for(found_there.error_code, about)
+                ends.append(found_there.offset)
+            # ListOffsets has names only. 1. The topic is deleted, and created again. 2. The offsets
+            # are those of the new one, and this log would be emptied to begin there. A broker that
+            # has told the offsets of the new topic tells its id, too.
+            await self._source.check_id(transport, topic, copy.source.topic_id)
         finally:
             await transport.close()
         return ends[0], ends[1]

@@ -163,6 +163,24 @@ class SourceCluster:
             raise ConnectionLost(f"the source has no broker {node_id}")
         return await self._connect(address)
 
+    async def check_id(self, transport: Transport, name: str, topic_id: bytes) -> None:
+        """Ask a broker whether a topic still is the one with this id, or has none.
+
+        Raises:
+            ConnectionLost: the broker can't be reached.
+            RequestTimedOut: it does not answer.
+            CorruptData: it knows another topic by this name, or none.
+        """
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+        )
+        answer = await transport.call(request, timeout_ms=REQUEST_MS)
+        if not isinstance(answer, MetadataResponse):
+            raise CorruptData(f"the source answered {type(answer).__name__} to {request!r}")
+        ids = {topic.topic_id or ZERO_UUID for topic in answer.topics if not topic.error_code}
+        if not ids or (ZERO_UUID not in (topic_id, *ids) and topic_id not in ids):
+            raise CorruptData(f"topic {name} of the source was deleted, or created again")
+
     async def close(self) -> None:
         """Close the shared connection."""
         await self._hang_up()

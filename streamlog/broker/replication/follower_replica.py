@@ -49,10 +49,10 @@ class FetchedBatches(NamedTuple):
     records: Buffer
     end_offset: int
     begin_offset: int | None = None
-    """The first batch's base offset, if an empty log has to begin earlier than planned."""
+    """The first batch's base offset, if a void log has to begin earlier than planned."""
 
 
-def parse_fetched_batches(data: Buffer, offset: int, *, is_empty: bool) -> FetchedBatches:
+def parse_fetched_batches(data: Buffer, offset: int, *, is_void: bool) -> FetchedBatches:
     """Return the batches in `data` for a log that ends at `offset`.
 
     The first batch may begin before `offset`: the leader's log starts within a batch, or
@@ -61,7 +61,7 @@ def parse_fetched_batches(data: Buffer, offset: int, *, is_empty: bool) -> Fetch
     Args:
         data: record batches of a fetch response.
         offset: the end of the follower's log.
-        is_empty: whether that log contains no record.
+        is_void: whether that log contains no record that the leader has.
 
     Raises:
         CorruptData: a batch is cut off, or does not follow the one before it. The log checks the
@@ -77,9 +77,9 @@ def parse_fetched_batches(data: Buffer, offset: int, *, is_empty: bool) -> Fetch
                 rest = filler(offset, batch.last_offset, batch.leader_epoch)
                 data = rest + bytes(data[batch.size_bytes :])
                 continue
-            if is_empty:
-                # The leader deleted records up to the middle of this batch: an empty log takes
-                # the whole batch and begins with it.
+            if is_void:
+                # The leader deleted records up to the middle of this batch: a log without any of
+                # its records takes the whole batch and begins with it.
                 begin_offset = due = batch.base_offset
         if batch.base_offset != due:
             raise CorruptData(
@@ -163,7 +163,7 @@ class Follower:
             end_offset: the offset after the last batch; without batches, the fetch's offset.
             high_watermark: the high watermark of the leader.
             log_start: the start of the leader's log.
-            begin_offset: where an empty log has to begin instead, see `FetchedBatches`.
+            begin_offset: where a void log has to begin instead, see `FetchedBatches`.
         """
         if not self._take(fetch_id):
             return []
@@ -174,7 +174,11 @@ class Follower:
             log.start_at(log_start)
             return [StartAt(log_start)]
         effects: list[Effect] = []
-        if begin_offset is not None and begin_offset < log.end_offset == log.start_offset:
+        # 1. This log has 3 and 4 of epoch 1, which were never committed. 2. The leader has a batch
+        # from 3 to 8 of epoch 2, and deletes its records below 5. 3. Nothing below 5 counts any
+        # more, and the batch has no half that could follow 4.
+        is_void = log.end_offset in (log.start_offset, log_start)
+        if begin_offset is not None and begin_offset < log.end_offset and is_void:
             log.start_at(begin_offset)
             effects.append(StartAt(begin_offset))
         if end_offset > log.end_offset:

@@ -292,7 +292,9 @@ class ReplicaFetcher:
             return True
         try:
             came = parse_fetched_batches(
-                one_buffer(data.records or b""), asked.fetch.offset, is_empty=replica.is_empty
+                one_buffer(data.records or b""),
+                asked.fetch.offset,
+                is_void=replica.is_empty or asked.fetch.offset <= data.log_start_offset,
             )
         except StreamlogError:
             # Otherwise the fetch would stay open, and the partition would never be fetched again.

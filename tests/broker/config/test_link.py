@@ -60,7 +60,12 @@ def test_a_secret_is_a_reference_and_an_error_does_not_show_it() -> None:
         with pytest.raises(ConfigError, match="write \\$\\{file:PATH\\}") as caught:
             LinkConfig.of({**SOURCE, name: "hunter2"})
         assert "hunter2" not in str(caught.value)
+        for mixed in ("hunter2${env:EAST}", "${env:EAST}hunter2", "${env:A}hunter2${env:B}"):
+            with pytest.raises(ConfigError, match="without other text") as caught:
+                LinkConfig.of({**SOURCE, name: mixed})
+            assert "hunter2" not in str(caught.value)
         LinkConfig.of({**SOURCE, name: "${file:/run/secrets/east}"})
+        LinkConfig.of({**SOURCE, name: "${env:EAST_1}${env:EAST_2}"})
 
 
 def test_the_settings_of_the_login_are_those_of_a_client() -> None:

@@ -441,6 +441,31 @@ async def test_a_follower_adopts_a_log_start_within_a_batch(cluster: Cluster) ->
     )
 
 
+@pytest.mark.parametrize("start", [3, 4, 5])
+def test_an_old_leader_gives_up_its_tail_over_which_the_new_log_starts(start: int) -> None:
+    async def main() -> None:
+        async with Cluster() as cluster:
+            old, new, _ = cluster.nodes
+            await old.produce(b"a")
+            await old.produce(b"b")
+            cluster.cut_off.add(0)
+            await old.produce(b"alone", b"alone too", acks=1)
+            assert old.end == 4
+            cluster.elect(1, isr=(1, 2))
+            # From 2 on the two have other records, and the new log starts in the midst of them.
+            await new.produce(b"c", b"d", b"e", b"f")
+            new.partition.delete_before(start)
+            cluster.cut_off.clear()
+            cluster.commit()
+            await cluster.until(lambda: cluster.isr == (0, 1, 2))
+            logs = [each.partition.log for each in (old, new)]
+            assert {each.log_start_offset for each in logs} == {start}
+            mine, its = (each.read(start, max_bytes=1_000) for each in logs)
+            assert mine == its
+
+    asyncio.run(main())
+
+
 @story
 async def test_a_follower_refetches_a_damaged_batch(cluster: Cluster) -> None:
     leader, _, follower = cluster.nodes
