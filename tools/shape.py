@@ -308,7 +308,7 @@ class Figure:
 
 
 FIGURES = {
-    "modules": Figure("modules", modules, 400),
+    "modules": 934Figure("modules", modules, 400),
     "classes": Figure("public class names used twice", classes_twice, 0),
     "basenames": Figure("module names used twice", basenames_twice, 24),
     "small": Figure(f"modules with one importer, < {SMALL_LINES} lines", small_modules, 58),
@@ -322,7 +322,7 @@ FIGURES = {
     "phrases": Figure("banned phrases in texts", banned_phrases, 0),
 }
 BARS: dict[str, float] = {
-    "modules": 933,
+    "modules": 934,
     # The ports of connectors have the names that Kafka Connect gives them (Schema, Field, ...).
     "classes": 7,
     # `worker/connect` is what `connect` is in the worker.
