@@ -308,7 +308,7 @@ class Figure:
 
 
 FIGURES = {
-    "modules": 934Figure("modules", modules, 400),
+    "modules": Figure("modules", modules, 400),
     "classes": Figure("public class names used twice", classes_twice, 0),
     "basenames": Figure("module names used twice", basenames_twice, 24),
     "small": Figure(f"modules with one importer, < {SMALL_LINES} lines", small_modules, 58),
