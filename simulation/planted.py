@@ -168,6 +168,13 @@ SWITCHES: Final = (
         None,
         "tests/simulation/test_replaced_coordinators.py::test_a_coordinator_that_answers_from_memory_is_found",
     ),
+    Switch(
+        "transactions",
+        ("keeps_epoch",),
+        None,
+        "tests/broker/coordinator/transaction/test_raised_epochs.py"
+        "::test_a_coordinator_that_keeps_the_epoch_is_found",
+    ),
 )
 
 BROKER: Final = "tests/broker/"
@@ -297,6 +304,8 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
         (
             BROKER + "test_late_requests.py"
             "::test_a_commit_by_the_older_connection_does_not_end_the_next_transaction",
+            BROKER + "test_transactions_v2.py"
+            "::test_a_late_record_joins_no_transaction_wherever_it_arrives",
         ),
     ),
     (

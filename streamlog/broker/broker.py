@@ -79,7 +79,7 @@ from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, UsageError
 from streamlog.metrics.event_loop import LoopMetrics
 from streamlog.metrics.registry import Kind, Look, Metric, at_once, kafka_timer, number, timer
-from streamlog.protocol.api_table import APIS
+from streamlog.protocol.api_table import APIS, api_of
 from streamlog.protocol.fetch_patterns import FoundRecords
 from streamlog.protocol.messages.broker_registration import RegisteredListener as BrokerListener
 from streamlog.protocol.schema import Message
@@ -461,13 +461,21 @@ class Broker:
             self._member.start(spawn, thread, self._arm)
             spawn(self._replicas.run())
             self._transactions.markers.begin(self._call, spawn)
-            self._verification.begin(self._member.call_coordinator, spawn)
+        self._verification.begin(self._call_coordinator, self._tasks.spawn)
         self._tasks.spawn(self._mirrors.run())
         self._arm()
         return self
 
     async def _call(self, node_id: int, request: Message, timeout_ms: int) -> Message:
         return await self._member.call(node_id, request, timeout_ms=timeout_ms)
+
+    async def _call_coordinator(self, node_id: int, request: Message, timeout_ms: int) -> Message:
+        if node_id != self._directory.node_id:
+            return await self._member.call_coordinator(node_id, request, timeout_ms)
+        answer = await self._handle_own(request, api_of(type(request)).max_version)
+        if answer is None:
+            raise ConnectionLost("this broker does not answer as a coordinator")
+        return answer
 
     async def _handle_own(self, request: Message, version: int) -> Message | None:
         """Answer a request of this broker itself. Raises what `handle` raises."""

@@ -354,6 +354,7 @@ class Cluster:
         *,
         lane: Lane = Lane.MAIN,
         timeout_ms: int | None = None,
+        version_max: int | None = None,
     ) -> M:
         """Send a request to one broker and return the answer.
 
@@ -363,6 +364,7 @@ class Cluster:
             answer: the type of the answer.
             lane: the connection to use.
             timeout_ms: how long to wait for the answer; None for the client's default.
+            version_max: the newest version to use; None for the newest that both sides know.
 
         Raises:
             ConnectionLost, RequestTimedOut: as `Transport.call`; the next call reconnects.
@@ -371,14 +373,16 @@ class Cluster:
         self.network.windows.advance(self.clock.now_ms())
         try:
             response = await transport.call(
-                request, timeout_ms=timeout_ms or self.request_timeout_ms
+                request,
+                timeout_ms=timeout_ms or self.request_timeout_ms,
+                version_max=version_max,
             )
         except (ConnectionLost, RequestTimedOut, CorruptData):
             await self._drop(node_id, lane, transport)
             raise
         return _expect(response, answer)
 
-    async def send(self, node_id: int, request: Message) -> None:
+    async def send(self, node_id: int, request: Message, *, version_max: int | None = None) -> None:
         """Send a request that the broker does not answer (Produce with acks=0).
 
         Raises:
@@ -386,7 +390,7 @@ class Cluster:
         """
         transport = await self.transport(node_id, Lane.MAIN)
         try:
-            await transport.send(request)
+            await transport.send(request, version_max=version_max)
         except ConnectionLost:
             await self._drop(node_id, Lane.MAIN, transport)
             raise
@@ -446,6 +450,14 @@ class Cluster:
             return transport.version(api_key) >= version
         except UnsupportedVersion:
             return False
+
+    async def feature(self, node_id: int, name: str) -> int:
+        """Return the level of a feature in the cluster, as a broker knows it; 0 without it.
+
+        Raises:
+            ConnectionLost: the broker can't be reached.
+        """
+        return (await self.transport(node_id, Lane.MAIN)).feature(name)
 
     @property
     def metadata_age_ms(self) -> int | None:

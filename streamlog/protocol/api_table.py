@@ -7,6 +7,7 @@ except those of our own APIs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -284,8 +285,7 @@ _SERVED: Final = (
     _api(21, DeleteRecordsRequest, DeleteRecordsResponse),
     _api(22, InitProducerIdRequest, InitProducerIdResponse),
     _api(23, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse),
-    # Not the newer versions of these, in which a broker adds partitions to transactions itself
-    # (KIP-890). Version 4 of AddPartitionsToTxn is for brokers.
+    # From version 4 on for brokers, which verify partitions or add them (KIP-890).
     _api(24, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, clients_up_to=3),
     _api(25, AddOffsetsToTxnRequest, AddOffsetsToTxnResponse),
     _api(26, EndTxnRequest, EndTxnResponse),
@@ -347,6 +347,19 @@ _SERVED: Final = (
     _api(OWN_KEY + 14, AlterSealsRequest, AlterSealsResponse),
     _api(OWN_KEY + 20, AlterLinkAclsRequest, AlterLinkAclsResponse, is_of_peers=True),
 )
+
+TRANSACTION_FEATURE: Final = "transaction.version"
+"""The name, in ApiVersions, of the level of transactions in a cluster."""
+TRANSACTIONS_V2: Final = 2
+"""The level at which leaders add partitions to transactions, and the end of a transaction raises
+the producer's epoch (KIP-890, part 2)."""
+TRANSACTIONS_V2_SINCE: Final[Mapping[type[Message], int]] = {
+    ProduceRequest: 12,
+    EndTxnRequest: 5,
+    TxnOffsetCommitRequest: 5,
+}
+"""The first version of a request that is one of transactions v2. Older versions have the older
+meaning, so clients of both kinds work on one cluster."""
 
 APIS: Final[dict[int, Api]] = {api.key: api for api in _SERVED}
 _BY_REQUEST: Final = {api.request: api for api in _SERVED}

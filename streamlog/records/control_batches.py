@@ -51,6 +51,8 @@ class Marker(NamedTuple):
     """ABORT, COMMIT, or the type of another control record."""
     coordinator_epoch: int
     """The epoch of the coordinator that wrote it; -1 for other control records."""
+    raises_epoch: bool = False
+    """Whether its producer epoch is the one after the transaction's (KIP-890); not stored."""
 
 
 class ClockTime(NamedTuple):

@@ -127,11 +127,14 @@ _ERROR_CODE_AT = 4  # An ApiVersions answer: correlation id, then the error code
 class Transport(Protocol):
     """Port: a connection to one broker."""
 
-    async def call(self, request: Message, *, timeout_ms: int) -> Message:
+    async def call(
+        self, request: Message, *, timeout_ms: int, version_max: int | None = None
+    ) -> Message:
         """Send a request and return the answer.
 
         The request is written before the first suspension, so the requests of consecutive calls
-        reach the broker in the order of the calls.
+        reach the broker in the order of the calls. It has the newest version that both sides know,
+        up to `version_max`.
 
         Raises:
             ConnectionLost: the connection broke; the request may have taken effect.
@@ -140,7 +143,7 @@ class Transport(Protocol):
         """
         ...
 
-    async def send(self, request: Message) -> None:
+    async def send(self, request: Message, *, version_max: int | None = None) -> None:
         """Send a request that the broker does not answer (`acks=0`).
 
         Raises:
@@ -159,6 +162,10 @@ class Transport(Protocol):
             UnsupportedVersion: the broker does not serve the API, or no version of it that this
                 client knows.
         """
+        ...
+
+    def feature(self, name: str) -> int:
+        """Return the level of a feature in the broker's cluster; 0 without it."""
         ...
 
 
@@ -188,6 +195,7 @@ class TcpTransport:
         self._has_talked = False
         """Whether the broker has answered a request other than ApiVersions."""
         self._versions: dict[int, tuple[int, int]] = {}
+        self._features: dict[str, int] = {}
         self._correlation_ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes | bytearray]] = {}
         self._lost: ConnectionLost | None = None
@@ -232,10 +240,12 @@ class TcpTransport:
             raise
         return transport
 
-    async def call(self, request: Message, *, timeout_ms: int) -> Message:
+    async def call(
+        self, request: Message, *, timeout_ms: int, version_max: int | None = None
+    ) -> Message:
         """See `Transport.call`."""
         api = api_of(type(request))
-        version = self.version(api.key)
+        version = self._version_up_to(api.key, version_max)
         # Only the write is in the session, so that many requests can wait for answers. While the
         # session is renewed, no request may be written (KIP-368).
         async with self._session(timeout_ms):
@@ -244,11 +254,11 @@ class TcpTransport:
         self._has_talked = True
         return self._decode(api, version, frame)
 
-    async def send(self, request: Message) -> None:
+    async def send(self, request: Message, *, version_max: int | None = None) -> None:
         """See `Transport.send`."""
         api = api_of(type(request))
         async with self._session(SESSION_TIMEOUT_MS):
-            self._write(api, self.version(api.key), request)
+            self._write(api, self._version_up_to(api.key, version_max), request)
         await self._wire.drained()
         if self._lost is not None:
             raise self._lost
@@ -275,6 +285,14 @@ class TcpTransport:
             what = f"the broker at {self._address} serves {offers} of {ours.name}; {needs}"
             raise UnsupportedVersion(what)
         return chosen
+
+    def feature(self, name: str) -> int:
+        """See `Transport.feature`."""
+        return self._features.get(name, 0)
+
+    def _version_up_to(self, api_key: int, version_max: int | None) -> int:
+        newest = self.version(api_key)
+        return newest if version_max is None else min(newest, version_max)
 
     async def _open(self, host: str, port: int, timeout_ms: int) -> None:
         """Open the socket, with TLS if the settings say so."""
@@ -321,6 +339,7 @@ class TcpTransport:
             for served in response.api_keys
             if served.api_key in APIS
         }
+        self._features = {each.name: each.max_version_level for each in response.finalized_features}
 
     # ---- who this is ----
 

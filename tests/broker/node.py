@@ -13,7 +13,7 @@ from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.security.principals import IN_PROCESS, RequestContext
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
-from streamlog.protocol.api_table import api_of
+from streamlog.protocol.api_table import TRANSACTIONS_V2_SINCE, api_of
 from streamlog.protocol.messages.produce_and_fetch import (
     FetchPartition,
     FetchRequest,
@@ -79,6 +79,12 @@ def context(request: Message, version: int | None = None) -> RequestContext:
     by_name = isinstance(request, FetchRequest) and all(each.topic for each in request.topics)
     newest = FETCH_BY_NAME if by_name else api_of(type(request)).max_version
     return RequestContext(newest if version is None else version, "tester", "/127.0.0.1")
+
+
+def v1(request: Message) -> int:
+    """Return the newest version of a request in which it belongs to transactions v1."""
+    kind = type(request)
+    return TRANSACTIONS_V2_SINCE.get(kind, api_of(kind).max_version + 1) - 1
 
 
 async def ask(broker: Broker, request: Message, kind: type[M], version: int | None = None) -> M:

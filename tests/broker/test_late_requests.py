@@ -51,15 +51,15 @@ def test_a_commit_by_the_older_connection_does_not_end_the_next_transaction(tmp_
             )
             await old.call(add, timeout_ms=PATIENCE_MS)
             new = await connect()
-            ended = await new.call(commit, timeout_ms=PATIENCE_MS)
+            ended = await new.call(commit, timeout_ms=PATIENCE_MS, version_max=4)
             assert isinstance(ended, EndTxnResponse)
             assert ended.error_code == ErrorCode.NONE
             added = await new.call(add, timeout_ms=PATIENCE_MS)
             assert isinstance(added, AddPartitionsToTxnResponse)
-            late = await old.call(commit, timeout_ms=PATIENCE_MS)
+            late = await old.call(commit, timeout_ms=PATIENCE_MS, version_max=4)
             assert isinstance(late, EndTxnResponse)
             assert late.error_code == ErrorCode.NOT_COORDINATOR
-            ended = await new.call(commit, timeout_ms=PATIENCE_MS)
+            ended = await new.call(commit, timeout_ms=PATIENCE_MS, version_max=4)
             assert isinstance(ended, EndTxnResponse)
             assert ended.error_code == ErrorCode.NONE
             await old.close()

@@ -1,4 +1,7 @@
-"""Random transactions with power cuts: each is visible in whole or not at all."""
+"""Random transactions with power cuts: each is visible in whole or not at all.
+
+Producers of transactions v1 and v2 share the broker, and take over from each other.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ from streamlog.protocol.messages.transaction_messages import (
     EndTxnRequest,
     EndTxnResponse,
 )
-from tests.broker.node import Node, ask, context, create, produce_request
+from streamlog.protocol.schema import Message
+from tests.broker.node import Node, ask, context, create, produce_request, v1
 from tests.broker.storage.log.test_transactions import committed
 from tests.broker.test_isolation import on_disk, transactional
 from tests.broker.test_power_cut import torn_by
@@ -52,6 +56,8 @@ class Writer:
 
     broker: Broker
     name: str
+    is_v2: bool
+    """Whether it has transactions v2: leaders add partitions, and the epoch is raised."""
     producer_id: int = -1
     epoch: int = -1
     sequences: dict[int, int] = field(default_factory=dict)
@@ -67,7 +73,12 @@ class Writer:
         self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         self.sequences = dict.fromkeys(PARTITIONS, 0)
 
+    def version(self, request: Message) -> int | None:
+        return None if self.is_v2 else v1(request)
+
     async def add(self) -> bool:
+        if self.is_v2:
+            return True
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.name,
             v3_and_below_producer_id=self.producer_id,
@@ -85,10 +96,15 @@ class Writer:
         data[17:21] = crc32c(data[21:]).to_bytes(4)
         request = produce_request(bytes(data), index=index)
         request.transactional_id = self.name
-        response = await ask(self.broker, request, ProduceResponse)
+        response = await ask(self.broker, request, ProduceResponse, self.version(request))
         done = response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
         self.sequences[index] += done
         return done
+
+    def learn(self, response: EndTxnResponse) -> None:
+        if response.producer_id >= 0:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+            self.sequences = dict.fromkeys(PARTITIONS, 0)
 
     def ending(self, *, commits: bool) -> EndTxnRequest:
         return EndTxnRequest(
@@ -116,11 +132,12 @@ async def transact(writer: Writer, promises: Promises, chance: Random) -> None:
         promises.unknown.add(value)
     request = writer.ending(commits=commits and whole)
     if chance.random() < 0.1:
-        answer = writer.broker.begin(request, context(request))
+        answer = writer.broker.begin(request, context(request, writer.version(request)))
         if isinstance(answer, asyncio.Future):
             answer.add_done_callback(asyncio.Future.exception)
         raise PowerCut
-    response = await ask(writer.broker, request, EndTxnResponse)
+    response = await ask(writer.broker, request, EndTxnResponse, writer.version(request))
+    writer.learn(response)
     if commits and whole:
         promises.unknown.discard(value)
         if response.error_code == ErrorCode.NONE:
@@ -134,14 +151,14 @@ def live(node: Node, promises: Promises, chance: Random) -> None:
         if "t" not in broker.directory.topics:
             create(broker, partitions=len(PARTITIONS))
         broker.tick()
-        writers = [Writer(broker, name) for name in IDS]
+        writers = [Writer(broker, name, chance.random() < 0.5) for name in IDS]
         for writer in writers:
             await writer.init()
         try:
             for _ in range(chance.randint(1, 12)):
                 writer = chance.choice(writers)
                 if chance.random() < 0.1:
-                    writers.append(Writer(broker, writer.name))
+                    writers.append(Writer(broker, writer.name, chance.random() < 0.5))
                     await writers[-1].init()
                 await transact(writer, promises, chance)
         except PowerCut:
@@ -161,7 +178,7 @@ def test_a_transaction_is_visible_in_whole_or_not_at_all(seed: int) -> None:
     async def look(broker: Broker) -> list[list[bytes]]:
         broker.tick()
         for name in IDS:
-            await Writer(broker, name).init()
+            await Writer(broker, name, is_v2=True).init()
         await on_disk(broker)
         logs = [broker._partitions.get("t", index).log for index in PARTITIONS]
         assert [log.producers.transactions.first_open_offset for log in logs] == [None, None]

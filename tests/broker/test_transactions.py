@@ -48,7 +48,8 @@ from streamlog.protocol.messages.transaction_messages import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tests.broker.node import Node, ask, create, delete, later, produce_request
+from streamlog.protocol.schema import Message
+from tests.broker.node import Node, ask, create, delete, later, produce_request, v1
 from tests.broker.test_isolation import aborted_in, on_disk, read, transactional, values
 
 ILLEGAL = ErrorCode.ILLEGAL_GENERATION
@@ -68,6 +69,11 @@ class Writer:
     producer_id: int = -1
     epoch: int = -1
     sequence: int = 0
+    is_v2: bool = False
+    """Whether it has transactions v2 (KIP-890, part 2)."""
+
+    def version(self, request: Message) -> int | None:
+        return None if self.is_v2 else v1(request)
 
     async def init(self, timeout_ms: int = 60_000) -> int:
         request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=timeout_ms)
@@ -90,7 +96,7 @@ class Writer:
 
     async def write(self, *sent: bytes, transactional_id: str | None = "tx") -> int:
         request = self.writing(*sent, transactional_id=transactional_id)
-        response = await ask(self.broker, request, ProduceResponse)
+        response = await ask(self.broker, request, ProduceResponse, self.version(request))
         code = response.responses[0].partition_responses[0].error_code
         if code == ErrorCode.NONE:
             self.sequence += len(sent)
@@ -112,7 +118,11 @@ class Writer:
         )
 
     async def end(self, *, committed: bool = True) -> int:
-        response = await ask(self.broker, self.ending(committed=committed), EndTxnResponse)
+        request = self.ending(committed=committed)
+        response = await ask(self.broker, request, EndTxnResponse, self.version(request))
+        if response.producer_id >= 0:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+            self.sequence = 0
         return response.error_code
 
     async def add_offsets(self, group: str = "g") -> int:
@@ -135,7 +145,7 @@ class Writer:
             member_id=member,
             topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
         )
-        response = await ask(self.broker, request, TxnOffsetCommitResponse)
+        response = await ask(self.broker, request, TxnOffsetCommitResponse, self.version(request))
         return response.topics[0].partitions[0].error_code
 
 
@@ -262,7 +272,8 @@ def test_a_prepared_commit_completes_after_a_restart() -> None:
         writer = await begin_transaction(broker)
         await writer.write(b"a")
         # The broker is stopped before it has written any marker.
-        answer = later(broker, writer.ending(committed=True))
+        ending = writer.ending(committed=True)
+        answer = later(broker, ending, v1(ending))
         answer.add_done_callback(asyncio.Future.exception)
         assert broker._partitions.get("t", 0).log.log_end_offset == 1
 

@@ -81,11 +81,13 @@ class Wire(EmbeddedTransport):
         self._world = world
         self._gone = world.gone
 
-    async def call(self, request: Message, *, timeout_ms: int) -> Message:
+    async def call(
+        self, request: Message, *, timeout_ms: int, version_max: int | None = None
+    ) -> Message:
         self._world.on_request()
         self._lose("request")
         try:
-            answer = self._begin(request)
+            answer = self._begin(request, version_max)
             if isinstance(answer, asyncio.Future):
                 await asyncio.wait({answer, self._gone}, return_when=asyncio.FIRST_COMPLETED)
                 answer = answer.result() if answer.done() else None

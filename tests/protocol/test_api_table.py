@@ -17,7 +17,7 @@ from streamlog.protocol.schema import Message
 
 # Clients choose versions by these ranges: raising a minimum locks old ones out.
 ADVERTISED = {
-    "Produce": (0, 0, 11, 9),
+    "Produce": (0, 0, 12, 9),
     "Fetch": (1, 4, 16, 12),
     "ListOffsets": (2, 1, 10, 6),
     "Metadata": (3, 0, 13, 9),
@@ -37,11 +37,11 @@ ADVERTISED = {
     "DeleteRecords": (21, 0, 2, 2),
     "InitProducerId": (22, 0, 5, 2),
     "OffsetForLeaderEpoch": (23, 2, 4, 4),
-    "AddPartitionsToTxn": (24, 0, 4, 3),
+    "AddPartitionsToTxn": (24, 0, 5, 3),
     "AddOffsetsToTxn": (25, 0, 4, 3),
-    "EndTxn": (26, 0, 4, 3),
-    "WriteTxnMarkers": (27, 1, 1, 1),
-    "TxnOffsetCommit": (28, 0, 4, 3),
+    "EndTxn": (26, 0, 5, 3),
+    "WriteTxnMarkers": (27, 1, 2, 1),
+    "TxnOffsetCommit": (28, 0, 5, 3),
     "DescribeAcls": (29, 1, 3, 2),
     "CreateAcls": (30, 1, 3, 2),
     "DeleteAcls": (31, 1, 3, 2),
@@ -118,7 +118,7 @@ def test_requests_and_responses_have_equal_versions() -> None:
 
 def test_produce_is_advertised_from_0_and_served_from_3() -> None:
     produce = api_of(ProduceRequest)
-    assert [version for version in range(-1, 13) if produce.is_served(version)] == [*range(3, 12)]
+    assert [version for version in range(-1, 14) if produce.is_served(version)] == [*range(3, 13)]
     assert not produce.is_flexible(8)
     assert produce.is_flexible(9)
 

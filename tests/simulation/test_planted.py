@@ -15,6 +15,7 @@ from simulation.isr.planted import PLANTED
 from simulation.mirror.plan import FOUND, MirrorPlan
 from simulation.planted import SHORT_CUTS, SWITCHES, tables
 from streamlog.broker.coordinator import pending_requests
+from streamlog.broker.coordinator.transaction import transaction_coordinator
 from streamlog.broker.quorum.controller import leader_elections
 from streamlog.broker.quorum.raft import raft_state
 from streamlog.broker.replication import replica_state
@@ -32,6 +33,9 @@ FLAGS = {
     "raft": {each.name for each in msgspec.structs.fields(raft_state.RaftRules)},
     "controller": {each.name for each in msgspec.structs.fields(leader_elections.ElectionRules)},
     "status": {each.name for each in msgspec.structs.fields(cluster_descriptions.EvidenceRules)},
+    "transactions": {
+        each.name for each in msgspec.structs.fields(transaction_coordinator.TransactionRules)
+    },
     "coordinator": {
         each.name for each in msgspec.structs.fields(pending_requests.CoordinatorRules)
     },

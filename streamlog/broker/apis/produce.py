@@ -1,17 +1,17 @@
 """The life of a Produce request, from its message to its acknowledgement.
 
-Versions 3 to 11. Each partition of a request has its own answer, and the error of one disturbs no
+Versions 3 to 12. Each partition of a request has its own answer, and the error of one disturbs no
 other. With acks=0 there is no response: a refusal closes the connection, as in Kafka. Record
 batches stay the bytes that the client sent, unless the topic has them compressed anew.
 
-Not implemented: message formats before record batches (versions 0 to 2), and transactions that
-take in a partition by writing to it (version 12, KIP-890 part 2).
+Not implemented: message formats before record batches (versions 0 to 2).
 
 The steps, in the order of this file:
 
 1. `server/connection` has checked the sender: session and quota there, ACLs by the rule
-   `produce` of `security/topic_rules`. A transactional request has also been verified with its
-   coordinator (`coordinator/transaction/partition_verification`). `ProduceRequests` takes it up.
+   `produce` of `security/topic_rules`. The partitions of a transactional request have also been
+   verified with its coordinator, or added to the transaction
+   (`coordinator/transaction/partition_verification`). `ProduceRequests` takes it up.
 2. If a batch is compressed, has to be compressed, or is large, a thread validates it first
    (`RecordChecks`). Requests of the connection that come later wait, so that their order holds.
 3. The batches are appended: those of a single request one by one (`append_request`), those of a
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from streamlog.broker.apis.list_offsets import current_leader, error_code, refuse_zstd
 from streamlog.broker.config.broker import AS_PRODUCED, UNCOMPRESSED, TopicConfig
+from streamlog.broker.coordinator.transaction.partition_verification import TransactionalWrite
 from streamlog.broker.future_responses import is_abandoned
 from streamlog.broker.security.coordinator_rules import (
     refusal_of_transactional,
@@ -46,6 +47,7 @@ from streamlog.broker.storage.disk.offload import Offload, OffloadedJob
 from streamlog.broker.storage.log.batch_run import wait_for_thread
 from streamlog.broker.storage.validator import AppendOrigin, Prepared, is_checked, prepare
 from streamlog.errors import ConnectionLost, CorruptData, LogError, RecordsRefused, StreamlogError
+from streamlog.protocol.api_table import TRANSACTIONS_V2_SINCE
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.produce_and_fetch import (
     BatchIndexAndErrorMessage,
@@ -87,8 +89,8 @@ Pieces: TypeAlias = list[Piece]
 R = TypeVar("R")
 ProduceAnswer: TypeAlias = ProduceResponse | asyncio.Future[ProduceResponse | None] | None
 """A response, or where it will be, or nothing for a Produce that wants none."""
-CheckTransaction = Callable[[str, tuple[int, int], tuple[str, int]], None]
-"""Raises LogError unless a producer (id, epoch) may write to a partition in its transaction."""
+CheckTransaction: TypeAlias = "Callable[[TransactionalWrite, tuple[str, int]], None]"
+"""Raises LogError unless a producer may write to a partition in its transaction."""
 CompleteProduce: TypeAlias = "Callable[[ProduceResponse, RequestContext], None]"
 """Names the endpoints of new leaders in a response (KIP-951)."""
 
@@ -601,7 +603,8 @@ def _origin(batches: Buffer, key: tuple[str, int], sending: _Sending) -> AppendO
     if not batch.is_transactional:
         return AppendOrigin.CLIENT
     producer = (batch.producer_id, batch.producer_epoch)
-    sending.check_transaction(sending.transactional_id, producer, key)
+    adds = sending.version >= TRANSACTIONS_V2_SINCE[ProduceRequest]
+    sending.check_transaction(TransactionalWrite(sending.transactional_id, producer, adds), key)
     return AppendOrigin.TRANSACTION
 
 

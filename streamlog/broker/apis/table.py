@@ -29,14 +29,16 @@ from streamlog.broker.apis.replica_fetch import is_of_a_follower
 from streamlog.broker.cluster.peers import PEER_CLIENT_ID, controller_listener, peer_listener
 from streamlog.broker.handlers import Handler, Handlers, entry, shared_entry
 from streamlog.broker.quorum.raft.raft_wire import about_quorum
-from streamlog.protocol.api_table import APIS
+from streamlog.protocol.api_table import APIS, TRANSACTION_FEATURE, TRANSACTIONS_V2
 from streamlog.protocol.messages.cluster_metadata import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeClusterRequest,
+    FinalizedFeatureKey,
     MetadataRequest,
     OffsetForLeaderEpochRequest,
+    SupportedFeatureKey,
 )
 from streamlog.protocol.messages.produce_and_fetch import (
     FetchRequest,
@@ -297,12 +299,29 @@ def _is_of_peers(at: RequestContext, peer_listeners: frozenset[str]) -> bool:
 
 
 def api_versions(error_code: int = 0, *, to_peers: bool = False) -> ApiVersionsResponse:
-    """Return the APIs and versions of this broker, those between nodes only `to_peers`."""
+    """Return the APIs and versions of this broker, those between nodes only `to_peers`.
+
+    All brokers of this release have transactions v2, so the level is a constant. The lower level is
+    no choice of a cluster: clients that begin with it stay with it.
+    """
     return ApiVersionsResponse(
         error_code=error_code,
         api_keys=[
             ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
             for api in APIS.values()
             if to_peers or not api.is_of_peers
+        ],
+        supported_features=[
+            SupportedFeatureKey(
+                name=TRANSACTION_FEATURE, min_version=1, max_version=TRANSACTIONS_V2
+            )
+        ],
+        finalized_features_epoch=0,
+        finalized_features=[
+            FinalizedFeatureKey(
+                name=TRANSACTION_FEATURE,
+                max_version_level=TRANSACTIONS_V2,
+                min_version_level=TRANSACTIONS_V2,
+            )
         ],
     )

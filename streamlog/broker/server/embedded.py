@@ -14,9 +14,10 @@ from streamlog.broker.coordinator.group.classic_group import IN_PROCESS_HOST
 from streamlog.broker.handlers import AnyAnswer
 from streamlog.broker.security.principals import IN_PROCESS, RequestContext
 from streamlog.errors import ConnectionLost, LogError, RequestTimedOut
-from streamlog.protocol.api_table import APIS, api_of
+from streamlog.protocol.api_table import APIS, TRANSACTION_FEATURE, TRANSACTIONS_V2, api_of
 from streamlog.protocol.messages.produce_and_fetch import FetchResponse
 from streamlog.protocol.schema import one_buffer
+from streamlog.replace import replace
 from streamlog.transport.client_connection import AnswerDeadline, Transport
 from streamlog.transport.connection_meter import ConnectionMeter
 
@@ -42,9 +43,11 @@ class EmbeddedTransport(Transport):
             for api in APIS.values()
         }
 
-    async def call(self, request: Message, *, timeout_ms: int) -> Message:
+    async def call(
+        self, request: Message, *, timeout_ms: int, version_max: int | None = None
+    ) -> Message:
         """See `Transport.call`."""
-        answer = self._begin(request)
+        answer = self._begin(request, version_max)
         if isinstance(answer, asyncio.Future):
             try:
                 async with AnswerDeadline(timeout_ms):
@@ -65,10 +68,10 @@ class EmbeddedTransport(Transport):
         self.meter.received.record(0)
         return answer
 
-    async def send(self, request: Message) -> None:
+    async def send(self, request: Message, *, version_max: int | None = None) -> None:
         """See `Transport.send`. As over a socket, a refusal is logged and not raised."""
         try:
-            answer = self._begin(request)
+            answer = self._begin(request, version_max)
         except LogError as refusal:
             _tell_refusal(refusal)
             return
@@ -83,11 +86,18 @@ class EmbeddedTransport(Transport):
         """See `Transport.version`: always the latest, since both sides are of one release."""
         return APIS[api_key].max_version
 
-    def _begin(self, request: Message) -> AnyAnswer:
+    def feature(self, name: str) -> int:
+        """See `Transport.feature`."""
+        return {TRANSACTION_FEATURE: TRANSACTIONS_V2}.get(name, 0)
+
+    def _begin(self, request: Message, version_max: int | None = None) -> AnyAnswer:
         if self._closed:
             raise ConnectionLost("the client closed this transport")
         self.meter.sent.record(0)
-        return self._broker.begin(request, self._contexts[type(request)])
+        context = self._contexts[type(request)]
+        if version_max is not None:
+            context = replace(context, version=min(context.version, version_max))
+        return self._broker.begin(request, context)
 
 
 def _on_sent(answer: asyncio.Future[Message | None]) -> None:

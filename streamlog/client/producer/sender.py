@@ -322,15 +322,20 @@ class Sender:
     async def _deliver(
         self, leader: int, batches: list[ProducerBatchBuffer[Receipt]], request: ProduceRequest
     ) -> None:
-        clock = self._cluster.clock
+        clock, transactions = self._cluster.clock, self._transactions
+        version_max = None if transactions is None else transactions.version_max(ProduceRequest)
         sent_ms = clock.now_ms()
         try:
             if self._acks == 0:
-                await self._cluster.send(leader, request)
+                await self._cluster.send(leader, request, version_max=version_max)
                 answers: dict[TopicPartition, PartitionProduceResponse] = {}
             else:
                 response = await self._cluster.call(
-                    leader, request, ProduceResponse, timeout_ms=self._request_timeout_ms
+                    leader,
+                    request,
+                    ProduceResponse,
+                    timeout_ms=self._request_timeout_ms,
+                    version_max=version_max,
                 )
                 self._metrics.on_answer(leader, clock.now_ms() - sent_ms, response.throttle_time_ms)
                 answers = {

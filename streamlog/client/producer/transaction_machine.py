@@ -1,4 +1,6 @@
-"""TransactionMachine: the producer's side of transactions, as a state machine (KIP-98, 360, 447).
+"""TransactionMachine: the producer's side of transactions, as a state machine.
+
+It follows KIP-98, 360 and 447, and on clusters with transactions v2, part 2 of KIP-890.
 
     BEGINNING ─► READY ─► OPEN ─► COMMITTING ─► READY, or RESUMING ─► READY
                             ▼         ▼ unless the commit was requested
@@ -6,12 +8,12 @@
 
 A state machine without I/O: `next` returns the request that is due, and `transaction_session.py`
 sends the requests one at a time and reports the answers by `on_…`. Rules of the file: a partition
-is added to the transaction before a record is written to it. Once a record is lost, the only way
-out is an abort. A commit that was requested is never withdrawn. After a transaction that leaves
-something in doubt (a numbered batch, or a request without an answer), the producer requests its
-next epoch, so that brokers refuse what is still in flight: no late request of one transaction ends
-the next one. DEAD is reached from every phase. Not done here: KIP-890's epoch bump by the
-coordinator.
+is added to the transaction before a record is written to it; in transactions v2, its leader does
+that. Once a record is lost, the only way out is an abort. A commit that was requested is never
+withdrawn. No late request of one transaction belongs to the next one, since each has an epoch of
+its own: the answer to EndTxn has the next one. In transactions v1 the producer requests it, after a
+transaction that leaves something in doubt (a numbered batch, or a request without an answer). DEAD
+is reached from every phase.
 """
 
 from __future__ import annotations
@@ -38,10 +40,11 @@ from streamlog.errors import (
     UnsupportedVersion,
     UsageError,
 )
-from streamlog.protocol.api_table import api_of
+from streamlog.protocol.api_table import TRANSACTIONS_V2_SINCE, api_of
 from streamlog.protocol.error_codes import ErrorCode, describe, error_for, is_retriable
 from streamlog.protocol.messages import transaction_messages as wire
 from streamlog.protocol.messages.classic_groups import InitProducerIdRequest, InitProducerIdResponse
+from streamlog.protocol.messages.produce_and_fetch import ProduceRequest
 from streamlog.protocol.schema import Message
 from streamlog.record import TopicPartition
 
@@ -49,6 +52,16 @@ RETRY_BACKOFF_MS: Final = 20
 """The first wait; short, because the coordinator is mostly about to complete the transaction
 before this one (CONCURRENT_TRANSACTIONS)."""
 RETRY_BACKOFF_MS_MAX: Final = 1_000
+
+_REQUESTS: Final[tuple[type[Message], ...]] = (
+    wire.EndTxnRequest,
+    wire.TxnOffsetCommitRequest,
+    ProduceRequest,
+)
+V1_UP_TO: Final[Mapping[type[Message], int]] = {
+    kind: TRANSACTIONS_V2_SINCE[kind] - 1 for kind in _REQUESTS
+}
+"""The last version of a request in transactions v1."""
 
 _LOST: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
@@ -62,6 +75,8 @@ _FATAL: Final = frozenset(
 )
 
 
+NO_PRODUCER: Final = -1
+"""The producer id in the answer of a coordinator that raises no epochs."""
 _NOT_TRIED: Final = ErrorCode.OPERATION_NOT_ATTEMPTED
 
 
@@ -179,6 +194,8 @@ class TransactionMachine:
         """Whether a commit was requested whose outcome is unknown."""
         self._in_doubt = False
         """Whether a batch or a request of this transaction may still arrive at a broker."""
+        self.is_v2 = False
+        """Whether the cluster has transactions v2; set it before the producer id is requested."""
         self._troubled_since_ms = 0
         self._attempts = 0
         self._not_before_ms = 0
@@ -187,6 +204,10 @@ class TransactionMachine:
     def transactional_id(self) -> str:
         """The name under which the producer fences older ones."""
         return self._settings.transactional_id
+
+    def version_max(self, kind: type[Message]) -> int | None:
+        """Return the newest version of a request that may be sent; None if there is no limit."""
+        return None if self.is_v2 else V1_UP_TO.get(kind)
 
     # ---- the owner ----
 
@@ -205,6 +226,12 @@ class TransactionMachine:
     def want(self, partitions: Collection[TopicPartition]) -> bool:
         """Request that partitions be added to the transaction; return whether any is new."""
         if self.phase not in {TransactionPhase.OPEN, TransactionPhase.COMMITTING}:
+            return False
+        if self.is_v2:
+            # The leaders add them, at the first record. From then on the transaction has to be
+            # ended, even if no record arrives: a late one would begin it.
+            self._added.update(partitions)
+            self._may_be_known = self._may_be_known or bool(partitions)
             return False
         before = len(self._wanted)
         self._wanted.update(dict.fromkeys(each for each in partitions if each not in self._added))
@@ -299,7 +326,11 @@ class TransactionMachine:
             return Find(due.coordinator)
         # Noted before the request is sent: even without an answer, the coordinator may have it.
         match due.request:
-            case wire.AddPartitionsToTxnRequest() | wire.AddOffsetsToTxnRequest():
+            case (
+                wire.AddPartitionsToTxnRequest()
+                | wire.AddOffsetsToTxnRequest()
+                | wire.TxnOffsetCommitRequest()
+            ):
                 self._may_be_known = True
             case wire.EndTxnRequest(committed=True):
                 self._is_decided = True
@@ -403,10 +434,10 @@ class TransactionMachine:
             return AskCoordinator(self._id, self._add_partitions())
         if not self._sending:
             return None
-        # Two requests: the transaction's coordinator learns of the group, then the group's
-        # coordinator gets the offsets.
+        # In transactions v1 two requests: the transaction's coordinator learns of the group, then
+        # the group's coordinator gets the offsets.
         sending = self._sending[0]
-        if sending.group.group_id in self._groups:
+        if self.is_v2 or sending.group.group_id in self._groups:
             group = TransactionCoordinatorNode(CoordinatorRole.GROUP, sending.group.group_id)
             return AskCoordinator(group, self._commit_offsets(sending))
         producer = self._producer()
@@ -493,8 +524,12 @@ class TransactionMachine:
                 self._groups.add(request.group_id)
             case wire.TxnOffsetCommitRequest(), _ if self._sending:
                 self._sending.pop(0).is_done = True
-            case wire.EndTxnRequest(), _:
+            case wire.EndTxnRequest(), wire.EndTxnResponse():
                 self.is_committed = request.committed
+                if response.producer_id != NO_PRODUCER:
+                    # What is still in flight has the epoch before.
+                    identity = ProducerIdentity(response.producer_id, response.producer_epoch)
+                    self.identity, self._in_doubt = identity, False
                 self._on_over()
 
     def _on_over(self) -> None:

@@ -31,7 +31,7 @@ from streamlog.client.producer.transaction_machine import (
 )
 from streamlog.errors import StreamlogError, TransactionAborted, UsageError
 from streamlog.metrics.sampled import Sampled
-from streamlog.protocol.api_table import api_of
+from streamlog.protocol.api_table import TRANSACTION_FEATURE, TRANSACTIONS_V2, api_of
 from streamlog.protocol.messages.classic_groups import InitProducerIdRequest
 from streamlog.protocol.schema import Message
 
@@ -112,11 +112,18 @@ class TransactionSession:
     async def _ask(self, node_id: int, request: Message) -> None:
         transactions, api = self._transactions, api_of(type(request))
         identity = transactions.identity
+        if isinstance(request, InitProducerIdRequest):
+            # Between transactions, so that none is begun by the one protocol and ended by the
+            # other.
+            level = await self._cluster.feature(node_id, TRANSACTION_FEATURE)
+            transactions.is_v2 = level >= TRANSACTIONS_V2
         resumes = isinstance(request, InitProducerIdRequest) and identity is not None
         if resumes and not await self._cluster.speaks(node_id, api.key, RESUMING_VERSION):
             transactions.on_unresumable()
             return
-        response = await self._cluster.call(node_id, request, api.response)
+        response = await self._cluster.call(
+            node_id, request, api.response, version_max=transactions.version_max(type(request))
+        )
         transactions.on_answer(response, self._cluster.clock.now_ms())
         if transactions.identity is not None and transactions.identity != identity:
             self._accumulator.reset_identity(transactions.identity)

@@ -45,12 +45,13 @@ class TopicProduceData(Struct):
     partition_data: list[PartitionProduceData] = array(PartitionProduceData, "0+")
 
 
-class ProduceRequest(Message, versions="3-11", flexible_from=9):
+class ProduceRequest(Message, versions="3-12", flexible_from=9):
     """Append batches.
 
     `acks`: 0 for no answer, 1 for an answer once the leader has the batches, -1 for an answer once
-    all in-sync replicas have them. Version 9 is flexible; the other versions differ in the
-    response, or in what batches may contain.
+    all in-sync replicas have them. Version 9 is flexible. From version 12 on, the partition's
+    leader adds it to the transaction of the batches (KIP-890, part 2). The other versions differ in
+    the response, or in what batches may contain.
     """
 
     __response__: ClassVar[ProduceResponse | None]
@@ -113,7 +114,7 @@ class NodeEndpoint(Struct):
     rack: str | None = string("10+", nullable="10+", default=None)
 
 
-class ProduceResponse(Message, versions="3-11", flexible_from=9):
+class ProduceResponse(Message, versions="3-12", flexible_from=9):
     """The result for each batch.
 
     The throttle time follows the results, unlike in other responses.

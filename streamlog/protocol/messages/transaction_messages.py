@@ -127,10 +127,11 @@ class AddPartitionsToTxnTransaction(Struct):
     topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic, "4+")
 
 
-class AddPartitionsToTxnRequest(Message, versions="0-4", flexible_from=3):
+class AddPartitionsToTxnRequest(Message, versions="0-5", flexible_from=3):
     """Add partitions to a producer's transaction before it writes to them; the first ones begin it.
 
-    From version 4 on, brokers send it, for the transactions of several producers.
+    From version 4 on, brokers send it, for the transactions of several producers: they ask whether
+    a transaction has a partition, or add it for a producer that has just written to it.
     """
 
     __response__: ClassVar[AddPartitionsToTxnResponse]
@@ -168,7 +169,7 @@ class AddPartitionsToTxnResult(Struct):
     topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult, "4+")
 
 
-class AddPartitionsToTxnResponse(Message, versions="0-4", flexible_from=3):
+class AddPartitionsToTxnResponse(Message, versions="0-5", flexible_from=3):
     """The result for each partition.
 
     All partitions of a transaction were added, or none; then the codes of some say why.
@@ -199,8 +200,11 @@ class AddOffsetsToTxnResponse(Message, versions="0-4", flexible_from=3):
     error_code: int = int16("0+")
 
 
-class EndTxnRequest(Message, versions="0-4", flexible_from=3):
-    """Commit or abort a transaction."""
+class EndTxnRequest(Message, versions="0-5", flexible_from=3):
+    """Commit or abort a transaction.
+
+    From version 5 on, this raises the producer's epoch (KIP-890, part 2).
+    """
 
     __response__: ClassVar[EndTxnResponse]
     transactional_id: str = string("0+")
@@ -209,11 +213,16 @@ class EndTxnRequest(Message, versions="0-4", flexible_from=3):
     committed: bool = boolean("0+")
 
 
-class EndTxnResponse(Message, versions="0-4", flexible_from=3):
-    """The result. Errors: INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, ..."""
+class EndTxnResponse(Message, versions="0-5", flexible_from=3):
+    """The result, and the producer's identity in its next transaction.
+
+    Errors: INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS, PRODUCER_FENCED, ...
+    """
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
+    producer_id: int = int64("5+", default=-1)
+    producer_epoch: int = int16("5+", default=-1)
 
 
 class WritableTxnMarkerTopic(Struct):
@@ -236,9 +245,11 @@ class WritableTxnMarker(Struct):
     # A partition refuses markers of an older epoch, so a former coordinator can't end a newer
     # transaction (TRANSACTION_COORDINATOR_FENCED).
     coordinator_epoch: int = int32("0+")
+    # From 2 on, `producer_epoch` is the one after the transaction's (KIP-1228).
+    transaction_version: int = int8("2+")
 
 
-class WriteTxnMarkersRequest(Message, versions="1-1", flexible_from=1):
+class WriteTxnMarkersRequest(Message, versions="1-2", flexible_from=1):
     """Write the markers that end transactions.
 
     A coordinator sends it; or an admin, for a transaction that has no coordinator any more.
@@ -279,7 +290,7 @@ class WritableTxnMarkerResult(Struct):
     topics: list[WritableTxnMarkerTopicResult] = array(WritableTxnMarkerTopicResult, "0+")
 
 
-class WriteTxnMarkersResponse(Message, versions="1-1", flexible_from=1):
+class WriteTxnMarkersResponse(Message, versions="1-2", flexible_from=1):
     """The result for each marker."""
 
     markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult, "0+")
@@ -301,11 +312,12 @@ class TxnOffsetCommitRequestTopic(Struct):
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition, "0+")
 
 
-class TxnOffsetCommitRequest(Message, versions="0-4", flexible_from=3):
+class TxnOffsetCommitRequest(Message, versions="0-5", flexible_from=3):
     """Commit offsets in a transaction; they take effect when it commits.
 
     From version 3 on, the request names the group's member and generation, so that the coordinator
-    can refuse a member that was replaced (KIP-447).
+    can refuse a member that was replaced (KIP-447). From version 5 on, the group's coordinator adds
+    the group to the transaction (KIP-890, part 2).
     """
 
     __response__: ClassVar[TxnOffsetCommitResponse]
@@ -338,7 +350,7 @@ class TxnOffsetCommitResponseTopic(Struct):
     )
 
 
-class TxnOffsetCommitResponse(Message, versions="0-4", flexible_from=3):
+class TxnOffsetCommitResponse(Message, versions="0-5", flexible_from=3):
     """The result for each partition; there is no code for the whole request."""
 
     throttle_time_ms: int = int32("0+")

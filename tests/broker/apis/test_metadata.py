@@ -62,7 +62,9 @@ def test_api_versions_reports_the_supported_ranges(node: Node) -> None:
         ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
         assert ranges[0][0] == 0, "old librdkafkas would not compress (KAFKA-18659)"
         assert ranges[1] == (4, 16)
-        assert not response.supported_features
+        (finalized,) = response.finalized_features
+        assert (finalized.name, finalized.max_version_level) == ("transaction.version", 2)
+        assert response.finalized_features_epoch >= 0, "clients ignore features without an epoch"
 
     node.run(story)
 

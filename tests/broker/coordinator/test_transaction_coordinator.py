@@ -161,7 +161,7 @@ def test_a_transaction_commits_once_its_markers_are_written(driver: Driver) -> N
     assert driver.known.state is TransactionState.PREPARE_COMMIT
     assert driver.coordinator.verify(ID, producer, ("t", 1)) == ErrorCode.INVALID_TXN_STATE
     (ending,) = driver.coordinator.take_endings()
-    assert ending == (ID, *producer, True, frozenset({("t", 0), ("t", 1)}))
+    assert ending == (ID, *producer, True, frozenset({("t", 0), ("t", 1)}), 0)
     assert driver.coordinator.take_endings() == []
     answer = driver.apply(driver.coordinator.on_ended(ending, driver.at()))
     assert isinstance(answer, EndTxnResponse)

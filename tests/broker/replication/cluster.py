@@ -208,7 +208,9 @@ class _Wire:
         self._ends = ends
         self._life = ends[1].life
 
-    async def call(self, request: Message, *, timeout_ms: int) -> Message:
+    async def call(
+        self, request: Message, *, timeout_ms: int, version_max: int | None = None
+    ) -> Message:
         assert isinstance(request, FetchRequest)
         async with asyncio.timeout(timeout_ms / 1000):
             try:
@@ -226,13 +228,16 @@ class _Wire:
         self._cluster.check(*self._ends)
         return answer
 
-    async def send(self, request: Message) -> None:
+    async def send(self, request: Message, *, version_max: int | None = None) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
         """Do nothing: no socket is open."""
 
     def version(self, api_key: int) -> int:
+        raise NotImplementedError
+
+    def feature(self, name: str) -> int:
         raise NotImplementedError
 
 

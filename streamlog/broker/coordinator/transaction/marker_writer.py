@@ -141,7 +141,8 @@ class MarkerWriter:
 
     def _write_here(self, trial: Try) -> None:
         ending = trial.job.ending
-        marker = Marker(COMMIT if ending.committed else ABORT, trial.job.coordinator_epoch)
+        kind, raises = COMMIT if ending.committed else ABORT, ending.client_version > 0
+        marker = Marker(kind, trial.job.coordinator_epoch, raises)
         producer = (ending.producer_id, ending.producer_epoch)
         for partition_key in trial.partitions:
             try:
@@ -244,6 +245,7 @@ def _marker(trial: Try) -> WritableTxnMarker:
             for topic, numbers in topics.items()
         ],
         coordinator_epoch=trial.job.coordinator_epoch,
+        transaction_version=ending.client_version,
     )
 
 

@@ -6,6 +6,10 @@ asked for every batch. Another coordinator is asked before the first batch of a 
 partition (AddPartitionsToTxn with `verify_only`), and the request waits; later requests of the same
 transactional id wait behind it, others do not.
 
+In transactions v2 (KIP-890, part 2) the question is at once the request to add the partition: a
+producer only writes. Then this broker is asked as well if it is the coordinator, since the
+partition must be in the transaction, durably, before the first record.
+
 Rules of this module: a marker that arrives before the response ends the transaction that the
 request is about. The response is then about a transaction that has ended, and nothing is written
 on its account. Until then it holds while a request that waited for it is processed: its records
@@ -17,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from streamlog import repeated
 from streamlog.broker.coordinator.led_shards import shard_index
@@ -25,6 +29,7 @@ from streamlog.broker.coordinator.transaction.transaction_runtime import TRANSAC
 from streamlog.broker.future_responses import has_failed, is_abandoned
 from streamlog.broker.handlers import Handler
 from streamlog.errors import ConnectionLost, CorruptData, LogError, StreamlogError
+from streamlog.protocol.api_table import TRANSACTIONS_V2_SINCE
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.produce_and_fetch import ProduceRequest
 from streamlog.protocol.messages.transaction_messages import (
@@ -59,6 +64,18 @@ NOT_ENOUGH_REPLICAS, which is Kafka's choice too."""
 
 Producer = tuple[int, int]
 """Producer id and producer epoch."""
+
+
+class TransactionalWrite(NamedTuple):
+    """What a request to write in a transaction says about itself."""
+
+    name: str
+    """The transactional id."""
+    producer: Producer
+    adds: bool = False
+    """Whether it adds the partitions that it writes to: it is one of transactions v2."""
+
+
 Response = TypeVar("Response", bound=Message | None)
 
 _log = repeated.logger(__name__)
@@ -122,26 +139,26 @@ class PartitionVerification:
             if name is None or request.acks == 0:
                 return produce(request, context)
             producer, partition_keys = _transactional_partitions(request)
-            if self._may_go_on(name, producer, partition_keys):
+            adds = context.version >= TRANSACTIONS_V2_SINCE[ProduceRequest]
+            writing = TransactionalWrite(name, producer, adds)
+            if self._may_go_on(writing, partition_keys):
                 return produce(request, context)
             _copy_records(request)
-            return self.run_verified(
-                name, producer, partition_keys, lambda: produce(request, context)
-            )
+            return self.run_verified(writing, partition_keys, lambda: produce(request, context))
 
         return begin
 
     def run_verified(
         self,
-        name: str,
-        producer: Producer,
+        writing: TransactionalWrite,
         partition_keys: list[PartitionKey],
         go_on: Callable[[], Response | asyncio.Future[Response]],
     ) -> Response | asyncio.Future[Response]:
         """Call `go_on` once `check` knows about these partitions; return its result."""
-        if self._others is None or self._may_go_on(name, producer, partition_keys):
+        if self._others is None or self._may_go_on(writing, partition_keys):
             return go_on()
-        before, (_, spawn) = self._last.get(name), self._others
+        name, (_, spawn) = writing.name, self._others
+        before = self._last.get(name)
         # Requests of one transactional id stay in order: batches of a producer that overtook each
         # other would be out of sequence.
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
@@ -151,7 +168,7 @@ class PartitionVerification:
             try:
                 if before is not None:
                     await before.wait()
-                guards = await self._ask(name, producer, partition_keys)
+                guards = await self._ask(writing, partition_keys)
                 _pass_on(go_on, answer, lambda: self._release(guards))
             except asyncio.CancelledError:
                 if not answer.done():
@@ -165,14 +182,14 @@ class PartitionVerification:
         spawn(run())
         return answer
 
-    def check(self, name: str, producer: Producer, partition_key: PartitionKey) -> None:
+    def check(self, writing: TransactionalWrite, partition_key: PartitionKey) -> None:
         """Check that a producer may write to a partition in its transaction now.
 
         Raises:
             LogError: it may not; `code` says why.
         """
-        topic, index = partition_key
-        code = self.code_of(name, producer, partition_key)
+        (topic, index), (name, producer, _) = partition_key, writing
+        code = self.code_of(writing, partition_key)
         if code in PASSING:
             raise error_for(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -186,9 +203,10 @@ class PartitionVerification:
                 f" producer {producer[0]} with epoch {producer[1]}",
             )
 
-    def code_of(self, name: str, producer: Producer, partition_key: PartitionKey) -> ErrorCode:
+    def code_of(self, writing: TransactionalWrite, partition_key: PartitionKey) -> ErrorCode:
         """Return the result of the check as an error code."""
-        if self._is_here(name):
+        name, producer, adds = writing
+        if not adds and self._is_here(name):
             return self._transactions.verify(name, producer, partition_key)
         try:
             partition = self._partitions.get(*partition_key)
@@ -204,12 +222,10 @@ class PartitionVerification:
             return ErrorCode.NETWORK_EXCEPTION  # A leader in between may have written a marker.
         return ErrorCode(guard.code)
 
-    def _may_go_on(self, name: str, producer: Producer, partition_keys: list[PartitionKey]) -> bool:
+    def _may_go_on(self, writing: TransactionalWrite, partition_keys: list[PartitionKey]) -> bool:
         """Whether a request need not wait."""
-        is_next = name not in self._last
-        return self._others is None or (
-            is_next and not self._unverified(name, producer, partition_keys)
-        )
+        is_next = writing.name not in self._last
+        return self._others is None or (is_next and not self._unverified(writing, partition_keys))
 
     def _is_here(self, name: str) -> bool:
         """Whether this broker is the coordinator, or there is none yet."""
@@ -220,10 +236,10 @@ class PartitionVerification:
         return self._leader_of((TRANSACTIONS_TOPIC, shard_index(name, count))) if count else None
 
     def _unverified(
-        self, name: str, producer: Producer, partition_keys: list[PartitionKey]
+        self, writing: TransactionalWrite, partition_keys: list[PartitionKey]
     ) -> list[tuple[PartitionKey, Partition]]:
         """Return the partitions in which the producer has no open transaction in the log."""
-        if self._is_here(name):
+        if not writing.adds and self._is_here(writing.name):
             return []
         found = []
         for partition_key in partition_keys:
@@ -231,16 +247,17 @@ class PartitionVerification:
                 partition = self._partitions.get(*partition_key)
             except LogError:
                 continue  # The append is refused for this reason.
-            if not partition.log.producers.has_begun(*producer):
+            if not partition.log.producers.has_begun(*writing.producer):
                 found.append((partition_key, partition))
         return found
 
     async def _ask(
-        self, name: str, producer: Producer, partition_keys: list[PartitionKey]
+        self, writing: TransactionalWrite, partition_keys: list[PartitionKey]
     ) -> dict[tuple[PartitionKey, int], _Guard]:
         """Ask the coordinator about partitions that are unknown."""
+        name, producer, _ = writing
         held, guards = {}, {}
-        for partition_key, partition in self._unverified(name, producer, partition_keys):
+        for partition_key, partition in self._unverified(writing, partition_keys):
             key, epoch = (partition_key, producer[0]), partition.log.epochs.current
             guard = self._guards.get(key)
             if guard is not None and guard.holds(producer, epoch):
@@ -258,7 +275,7 @@ class PartitionVerification:
                 (partition_key for partition_key, _ in guards), ErrorCode.COORDINATOR_NOT_AVAILABLE
             )
         else:
-            request = _question(name, producer, [partition_key for partition_key, _ in guards])
+            request = _question(writing, [partition_key for partition_key, _ in guards])
             try:
                 codes = _codes(await call(coordinator, request, TIMEOUT_MS))
             except StreamlogError as error:
@@ -309,7 +326,7 @@ def _copy_records(request: ProduceRequest) -> None:
 
 
 def _question(
-    name: str, producer: Producer, partition_keys: list[PartitionKey]
+    writing: TransactionalWrite, partition_keys: list[PartitionKey]
 ) -> AddPartitionsToTxnRequest:
     topics: dict[str, list[int]] = {}
     for topic, index in partition_keys:
@@ -317,10 +334,10 @@ def _question(
     return AddPartitionsToTxnRequest(
         transactions=[
             AddPartitionsToTxnTransaction(
-                transactional_id=name,
-                producer_id=producer[0],
-                producer_epoch=producer[1],
-                verify_only=True,
+                transactional_id=writing.name,
+                producer_id=writing.producer[0],
+                producer_epoch=writing.producer[1],
+                verify_only=not writing.adds,
                 topics=[
                     AddPartitionsToTxnTopic(name=topic, partitions=found)
                     for topic, found in topics.items()
@@ -335,11 +352,17 @@ def _codes(response: Message) -> dict[PartitionKey, ErrorCode]:
     if not isinstance(response, AddPartitionsToTxnResponse) or response.error_code:
         return {}
     return {
-        (topic.name, each.partition_index): ErrorCode(each.partition_error_code)
+        (topic.name, each.partition_index): _of_writers(each.partition_error_code)
         for transaction in response.results_by_transaction
         for topic in transaction.topic_results
         for each in topic.results_by_partition
     }
+
+
+def _of_writers(code: int) -> ErrorCode:
+    # As in Kafka: Produce and TxnOffsetCommit have always had the one for what the other says.
+    fenced = code == ErrorCode.PRODUCER_FENCED
+    return ErrorCode.INVALID_PRODUCER_EPOCH if fenced else ErrorCode(code)
 
 
 def _pass_on(

@@ -1,10 +1,16 @@
 """TransactionCoordinator: all transactional ids of a partition of `__transaction_state` (KIP-98).
 
-It follows Kafka's coordinator before KIP-890 part 2: a producer adds the partitions that it is
-about to write to, then commits or aborts. Epochs fence older instances, in InitProducerId and when
-a transaction times out; a producer that has lost its state asks for the next epoch with its old one
-(KIP-360). A request that arrives late, on a connection that its producer has replaced, is refused:
-before KIP-890 nothing else tells it from a request of the transaction that is open now.
+Partitions are added to a transaction, then the producer commits or aborts it. Epochs fence older
+instances, in InitProducerId and when a transaction times out; a producer that has lost its state
+asks for the next epoch with its old one (KIP-360). Both generations of clients are served, side by
+side:
+
+- Transactions v2 (KIP-890, part 2): the leaders that the producer writes to add their partitions,
+  and the end of a transaction raises the epoch. So producer id and epoch identify a transaction,
+  and whatever arrives after its end is fenced. A producer id without epochs left is replaced.
+- Transactions v1: the producer adds partitions itself, and keeps its epoch. A request that arrives
+  late, on a connection that its producer has replaced, is refused: nothing else tells it from a
+  request of the transaction that is open now.
 
     EMPTY ──add partitions──▸ ONGOING ──EndTxn──▸ PREPARE_COMMIT ──markers──▸ COMPLETE_COMMIT
       ▴                         │ ▴                                              │
@@ -26,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
@@ -39,6 +45,7 @@ from streamlog.broker.coordinator.shard import (
     refuse,
 )
 from streamlog.errors import CorruptData
+from streamlog.protocol.api_table import TRANSACTIONS_V2, TRANSACTIONS_V2_SINCE
 from streamlog.protocol.codec import decode_versioned, encode_versioned
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import by_partition, response_by_item
@@ -69,6 +76,8 @@ KEY_VERSION = 0
 VALUE_VERSION = 1
 
 TransactionPartition = tuple[str, int]
+Producer = tuple[int, int]
+"""Producer id and producer epoch."""
 
 
 class TransactionState(IntEnum):
@@ -121,6 +130,30 @@ class CoordinatedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     partitions: frozenset[TransactionPartition] = frozenset()
     start_ms: int = NO_TIME_MS
     update_ms: int = NO_TIME_MS
+    next_producer_id: int = NO_PRODUCER
+    """The producer id that replaces this one when the transaction is completed."""
+    client_version: int = 0
+    """`TRANSACTIONS_V2` if the end of the last transaction raised its producer's epoch."""
+
+    @property
+    def next_producer(self) -> Producer:
+        """The producer id and epoch of the next transaction, as far as it is decided."""
+        if self.next_producer_id != NO_PRODUCER:
+            return self.next_producer_id, 0
+        return self.producer_id, self.producer_epoch
+
+    @property
+    def is_ended_by(self) -> Producer | None:
+        """The producer id and epoch whose EndTxn raised the epoch, until the next transaction.
+
+        The producer may have missed the response and ask again, also after a restart.
+        """
+        if self.client_version < TRANSACTIONS_V2 or self.state in _UNENDED:
+            return None
+        # Epoch 0 follows the last epoch of the producer id before.
+        if self.producer_epoch == 0:
+            return self.previous_producer_id, EPOCH_MAX - 1
+        return self.producer_id, self.producer_epoch - 1
 
     @property
     def is_exhausted(self) -> bool:
@@ -128,7 +161,7 @@ class CoordinatedTransaction(msgspec.Struct, frozen=True, kw_only=True):
         return self.producer_epoch >= EPOCH_MAX - 1
 
     @property
-    def is_resumed_by(self) -> tuple[int, int] | None:
+    def is_resumed_by(self) -> Producer | None:
         """The producer id and epoch that asked for the current ones, until these are used.
 
         The producer may have missed the response and ask again, also after a restart.
@@ -149,6 +182,7 @@ class CoordinatedTransaction(msgspec.Struct, frozen=True, kw_only=True):
             partitions=frozenset(),
             start_ms=NO_TIME_MS,
             update_ms=wall_ms,
+            client_version=0,
         )
 
     def with_partitions(
@@ -171,17 +205,45 @@ class CoordinatedTransaction(msgspec.Struct, frozen=True, kw_only=True):
         """
         kind = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
         epoch = self.producer_epoch + 1 if fenced else self.producer_epoch
-        return replace(self, state=kind, producer_epoch=epoch, update_ms=wall_ms)
+        return replace(self, state=kind, producer_epoch=epoch, update_ms=wall_ms, client_version=0)
+
+    def prepare_raised(
+        self, *, committed: bool, next_producer_id: int, wall_ms: int
+    ) -> CoordinatedTransaction:
+        """Return the state in which the outcome is decided, with the epoch that follows.
+
+        The markers carry it, so that partitions refuse what is late of this transaction. If it is
+        the last one, `next_producer_id` takes over when they are written.
+        """
+        return replace(
+            self,
+            state=TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT,
+            producer_epoch=self.producer_epoch + 1,
+            next_producer_id=next_producer_id,
+            start_ms=self.start_ms if self.start_ms != NO_TIME_MS else wall_ms,
+            update_ms=wall_ms,
+            client_version=TRANSACTIONS_V2,
+        )
 
     def complete(self, wall_ms: int) -> CoordinatedTransaction:
         """Return the state in which all markers are written."""
+        producer_id, epoch = self.next_producer
+        is_replaced = producer_id != self.producer_id
         return replace(
             self,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            previous_producer_id=self.producer_id if is_replaced else self.previous_producer_id,
+            next_producer_id=NO_PRODUCER,
             state=self.state.outcome,
             partitions=frozenset(),
             start_ms=NO_TIME_MS,
             update_ms=wall_ms,
         )
+
+
+_UNENDED = frozenset({TransactionState.EMPTY, TransactionState.ONGOING})
+"""The states in which nothing is left of the end of a transaction."""
 
 
 def record_of(transaction: CoordinatedTransaction) -> CoordinatorRecord:
@@ -192,6 +254,7 @@ def record_of(transaction: CoordinatedTransaction) -> CoordinatorRecord:
     value = TransactionLogValue(
         producer_id=transaction.producer_id,
         previous_producer_id=transaction.previous_producer_id,
+        next_producer_id=transaction.next_producer_id,
         producer_epoch=transaction.producer_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_status=transaction.state,
@@ -201,6 +264,7 @@ def record_of(transaction: CoordinatedTransaction) -> CoordinatorRecord:
         ],
         transaction_last_update_timestamp_ms=transaction.update_ms,
         transaction_start_timestamp_ms=transaction.start_ms,
+        client_transaction_version=transaction.client_version,
     )
     return CoordinatorRecord(
         _key(transaction.transactional_id), encode_versioned(value, VALUE_VERSION)
@@ -243,6 +307,8 @@ def decode_record(record: CoordinatorRecord) -> tuple[str, CoordinatedTransactio
         ),
         start_ms=value.transaction_start_timestamp_ms,
         update_ms=value.transaction_last_update_timestamp_ms,
+        next_producer_id=value.next_producer_id,
+        client_version=value.client_transaction_version,
     )
 
 
@@ -259,8 +325,12 @@ MARKERS_TIMEOUT_MS = 5_000
 EXPIRY_CHECK_MS = 60 * 60 * 1000
 """The longest interval of checks for expired transactional ids."""
 
-Producer = tuple[int, int]
-"""Producer id and producer epoch."""
+
+class TransactionRules(msgspec.Struct, frozen=True):
+    """Faults that a test can plant."""
+
+    keeps_epoch: bool = False
+    """The end of a transaction v2 raises no epoch, so that late records join the next one."""
 
 
 class TransactionDeps(NamedTuple):
@@ -281,10 +351,14 @@ class Ending(NamedTuple):
     producer_epoch: int
     committed: bool
     partitions: frozenset[TransactionPartition]
+    client_version: int = 0
+    """As in `CoordinatedTransaction`: whether the epoch is the one after the transaction's."""
 
 
 class TransactionCoordinator:
     """The `Shard` of transactional ids."""
+
+    rules: ClassVar[TransactionRules] = TransactionRules()
 
     def __init__(self, config: TransactionConfig, deps: TransactionDeps) -> None:
         self._config = config
@@ -320,6 +394,8 @@ class TransactionCoordinator:
                 name = request.transactional_id
                 code, changed = self._add(name, producer, added, caller=caller, at=at)
                 return _outcome(changed, caller, refuse(request, caller.version, code))
+            case EndTxnRequest() if caller.version >= TRANSACTIONS_V2_SINCE[EndTxnRequest]:
+                return self._end_raising(request, caller, at)
             case EndTxnRequest():
                 return self._end(request, caller, at)
             case _:
@@ -347,8 +423,13 @@ class TransactionCoordinator:
         if after is None or not after.state.is_abort:
             self._fenced.pop(transactional_id, None)
         # Only an abort that raised the epoch by one fences, and only its own producer may recover
-        # with that epoch (KIP-588).
-        elif before is not None and before.state is TransactionState.ONGOING:
+        # with that epoch (KIP-588). A producer of transactions v2 that ends its own transaction
+        # gets the epoch in the response.
+        elif (
+            before is not None
+            and before.state is TransactionState.ONGOING
+            and after.client_version < TRANSACTIONS_V2
+        ):
             producer = (before.producer_id, before.producer_epoch)
             if (after.producer_id, after.producer_epoch - 1) == producer:
                 self._fenced[transactional_id] = producer
@@ -396,6 +477,7 @@ class TransactionCoordinator:
                 each.producer_epoch,
                 each.state is TransactionState.PREPARE_COMMIT,
                 each.partitions,
+                each.client_version,
             )
             for each in found
         ]
@@ -404,7 +486,7 @@ class TransactionCoordinator:
         """Complete a transaction whose markers are all committed."""
         known = self._transactions.get(ending.transactional_id)
         asked = self._tickets.pop(ending.transactional_id, None)
-        answers = () if asked is None else (Answer(asked[0], EndTxnResponse()),)
+        answers = () if asked is None else (Answer(asked[0], _ended(known)),)
         if known is None or not known.state.is_prepared:
             return ShardOutcome(answers=answers)
         return ShardOutcome((record_of(known.complete(at.wall_ms)),), answers)
@@ -416,7 +498,10 @@ class TransactionCoordinator:
     def _take_late(self, now_ms: int) -> tuple[Answer, ...]:
         """Take the answers of EndTxn requests that have waited long enough."""
         late = [name for name, (_, due_ms) in self._tickets.items() if due_ms <= now_ms]
-        return tuple(Answer(self._tickets.pop(name)[0], EndTxnResponse()) for name in late)
+        return tuple(
+            Answer(self._tickets.pop(name)[0], _ended(self._transactions.get(name)))
+            for name in late
+        )
 
     # Reads.
 
@@ -594,14 +679,65 @@ class TransactionCoordinator:
             code = _end_code(known.state, committed=committed)
         return _outcome(None, caller, refuse(request, caller.version, code))
 
+    def _end_raising(self, request: EndTxnRequest, caller: Caller, at: Instant) -> ShardOutcome:
+        """Handle the end of a transaction v2.
+
+        The connection does not matter: a request that is late has an epoch that has passed.
+        """
+        name, known = request.transactional_id, self._transactions.get(request.transactional_id)
+        producer = (request.producer_id, request.producer_epoch)
+        code = _mismatch(known, producer)
+        if known is not None and known.is_ended_by == producer:
+            code = _repeated_end_code(known.state, committed=request.committed)
+            if code is ErrorCode.NONE:
+                return _outcome(None, caller, _ended(known))
+        elif known is not None and code is ErrorCode.NONE:
+            code = _raising_end_code(known.state, committed=request.committed)
+            if code is ErrorCode.NONE:
+                self._tickets[name] = caller.ticket, at.now_ms + MARKERS_TIMEOUT_MS
+                new_id = self._deps.new_producer_id() if known.is_exhausted else NO_PRODUCER
+                decided = known.prepare_raised(
+                    committed=request.committed, next_producer_id=new_id, wall_ms=at.wall_ms
+                )
+                if self.rules.keeps_epoch:
+                    decided = replace(decided, producer_epoch=known.producer_epoch)
+                return ShardOutcome((record_of(decided),))
+        return _outcome(None, caller, refuse(request, caller.version, code))
+
 
 def _mismatch(known: CoordinatedTransaction | None, producer: Producer) -> ErrorCode:
     """Return the error if this is not the producer of the transactional id."""
-    if known is None or known.producer_id != producer[0]:
+    if known is None or known.next_producer[0] != producer[0]:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-    if known.producer_epoch != producer[1]:
+    if known.next_producer[1] != producer[1]:
         return ErrorCode.PRODUCER_FENCED
     return ErrorCode.NONE
+
+
+def _ended(known: CoordinatedTransaction | None) -> EndTxnResponse:
+    """Return the response to the end of a transaction, with the identity for the next one."""
+    if known is None or known.client_version < TRANSACTIONS_V2:
+        return EndTxnResponse()
+    producer_id, epoch = known.next_producer
+    return EndTxnResponse(producer_id=producer_id, producer_epoch=epoch)
+
+
+def _raising_end_code(state: TransactionState, *, committed: bool) -> ErrorCode:
+    """Return the result of EndTxn by the present producer; NONE if it is to be done."""
+    if state.is_prepared:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    # 1. A producer writes, and the leader's question to this coordinator gets lost. 2. The producer
+    # aborts. 3. Nothing is open here; but the leader asks again. So the epoch is raised, and the
+    # question is about a transaction that has ended.
+    if state is TransactionState.ONGOING or not committed:
+        return ErrorCode.NONE
+    return ErrorCode.INVALID_TXN_STATE
+
+
+def _repeated_end_code(state: TransactionState, *, committed: bool) -> ErrorCode:
+    """Return the result of EndTxn with the epoch before: the response to it has been missed."""
+    code = _end_code(state, committed=committed)
+    return ErrorCode.CONCURRENT_TRANSACTIONS if state.is_prepared else code
 
 
 def _end_code(state: TransactionState, *, committed: bool) -> ErrorCode:

@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from streamlog.broker.coordinator.group.group_requests import gather_answers
 from streamlog.broker.coordinator.shard import refuse
-from streamlog.broker.coordinator.transaction.partition_verification import PASSING
-from streamlog.broker.coordinator.transaction.transaction_coordinator import TransactionState
+from streamlog.broker.coordinator.transaction.partition_verification import (
+    PASSING,
+    TransactionalWrite,
+)
+from streamlog.broker.coordinator.transaction.transaction_coordinator import (
+    EPOCH_MAX,
+    TransactionState,
+)
 from streamlog.broker.future_responses import Answer, chain_response, map_response
 from streamlog.broker.handlers import Handlers, entry, shared_entry
 from streamlog.errors import LogError, StreamlogError
+from streamlog.protocol.api_table import TRANSACTIONS_V2, TRANSACTIONS_V2_SINCE
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import by_partition, response_by_item
 from streamlog.protocol.messages.classic_groups import InitProducerIdRequest, InitProducerIdResponse
@@ -181,7 +188,7 @@ class TransactionRequests:
                 shared_entry(InitProducerIdRequest, self._init),
                 shared_entry(AddPartitionsToTxnRequest, self._begin),
                 shared_entry(AddOffsetsToTxnRequest, self._begin),
-                shared_entry(EndTxnRequest, self._begin),
+                shared_entry(EndTxnRequest, self._end),
                 shared_entry(TxnOffsetCommitRequest, self._commit_offsets),
                 entry(
                     WriteTxnMarkersRequest,
@@ -196,12 +203,28 @@ class TransactionRequests:
         )
 
     def _init(self, request: InitProducerIdRequest, context: RequestContext) -> Answer:
+        return self._with_id(request, context)
+
+    def _end(self, request: EndTxnRequest, context: RequestContext) -> Answer:
+        # The last epoch of a producer id: its next transaction has another one.
+        raises = context.version >= TRANSACTIONS_V2_SINCE[EndTxnRequest]
+        if raises and request.producer_epoch >= EPOCH_MAX - 1:
+            return self._with_id(request, context)
+        return self._begin(request, context)
+
+    def _with_id(
+        self, request: InitProducerIdRequest | EndTxnRequest, context: RequestContext
+    ) -> Answer:
+        """Handle a request that may take a new producer id."""
         return chain_response(
             self._runtime.producer_ids.ready(), partial(self._go_on, request, context)
         )
 
     def _go_on(
-        self, request: InitProducerIdRequest, context: RequestContext, code: ErrorCode
+        self,
+        request: InitProducerIdRequest | EndTxnRequest,
+        context: RequestContext,
+        code: ErrorCode,
     ) -> Answer:
         """Continue with a producer id available, if `code` is NONE."""
         if code is not ErrorCode.NONE:
@@ -248,7 +271,10 @@ class TransactionRequests:
             v3_and_below_producer_epoch=transaction.producer_epoch,
             v3_and_below_topics=transaction.topics,
         )
-        return map_response(self._begin(added, context), partial(_as_result, transaction))
+        # Without its connection, which is a leader's: the producer's own requests have another one.
+        answer = self._runtime.begin(name, added, version=context.version)
+        self._on_deadline()
+        return map_response(answer, partial(_as_result, transaction))
 
     def check(
         self, transactional_id: str, producer: tuple[int, int], partition_key: tuple[str, int]
@@ -258,7 +284,7 @@ class TransactionRequests:
         Raises:
             LogError: it may not; `code` says why.
         """
-        self._verification.check(transactional_id, producer, partition_key)
+        self._verification.check(TransactionalWrite(transactional_id, producer), partition_key)
 
     def _commit_offsets(self, request: TxnOffsetCommitRequest, context: RequestContext) -> Answer:
         """Commit offsets as part of a transaction."""
@@ -268,21 +294,22 @@ class TransactionRequests:
         except LogError as error:
             return refuse(request, context.version, error.code)
         producer = (request.producer_id, request.producer_epoch)
+        adds = context.version >= TRANSACTIONS_V2_SINCE[TxnOffsetCommitRequest]
+        writing = TransactionalWrite(request.transactional_id, producer, adds)
         return self._verification.run_verified(
-            request.transactional_id,
-            producer,
+            writing,
             [partition_key],
-            partial(self._commit_verified, request, context, producer, partition_key),
+            partial(self._commit_verified, request, context, writing, partition_key),
         )
 
     def _commit_verified(
         self,
         request: TxnOffsetCommitRequest,
         context: RequestContext,
-        producer: tuple[int, int],
+        writing: TransactionalWrite,
         partition_key: tuple[str, int],
     ) -> Answer:
-        code = self._verification.code_of(request.transactional_id, producer, partition_key)
+        code = self._verification.code_of(writing, partition_key)
         if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             # Another broker coordinates the group.
             return refuse(request, context.version, ErrorCode.NOT_COORDINATOR)
@@ -425,7 +452,8 @@ class TransactionRequests:
     ) -> None:
         kind = COMMIT if marker.transaction_result else ABORT
         producer = (marker.producer_id, marker.producer_epoch)
-        end = Marker(kind, marker.coordinator_epoch)
+        raises = marker.transaction_version >= TRANSACTIONS_V2
+        end = Marker(kind, marker.coordinator_epoch, raises)
         try:
             partition = self._runtime.markers.write(partition_key, producer, end)
         except StreamlogError as error:

@@ -244,7 +244,8 @@ class ProducerStates:
         """Check that a marker may be appended.
 
         Raises:
-            LogError: INVALID_PRODUCER_EPOCH, a newer instance of the producer has taken over;
+            LogError: INVALID_PRODUCER_EPOCH, a newer instance of the producer has taken over, or
+                its next transaction is open;
                 TRANSACTION_COORDINATOR_FENCED, a newer coordinator has.
         """
         known = self._producers.get(producer_id)
@@ -262,6 +263,12 @@ class ProducerStates:
                 " already",
                 code=TRANSACTION_COORDINATOR_FENCED,
             )
+        # The transaction that it ends has the epoch before. An open one with its own epoch is the
+        # next one, so the marker is late. Without an open one it may be a repetition, which does
+        # no harm, and whose commit has to be waited for.
+        is_next = producer_epoch == known.epoch and producer_id in self.transactions
+        if marker.raises_epoch and is_next:
+            raise _fenced(producer_id, producer_epoch - 1, known.epoch)
 
     def replay(self, batch: RecordBatch, base_offset: int) -> EndedTransaction | None:
         """Add a batch of the log at `base_offset`; return the transaction that it ends.

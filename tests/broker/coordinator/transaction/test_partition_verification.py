@@ -12,7 +12,7 @@ from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.produce_and_fetch import ProduceResponse
 from streamlog.protocol.messages.transaction_messages import AddPartitionsToTxnRequest
 from streamlog.protocol.schema import Message, one_buffer
-from tests.broker.node import Node, ask, context, create, produce
+from tests.broker.node import Node, ask, context, create, produce, v1
 from tests.broker.node import batch as batch_of
 from tests.broker.test_transactions import Writer
 
@@ -149,7 +149,7 @@ def test_waiting_records_survive_reuse_of_the_receive_buffer(node: Node) -> None
         data = request.topic_data[0].partition_data[0]
         received = bytearray(one_buffer(data.records))
         data.records = memoryview(received)
-        answer = asyncio.ensure_future(ask(broker, request, ProduceResponse))
+        answer = asyncio.ensure_future(ask(broker, request, ProduceResponse, v1(request)))
         await coordinators.heard.wait()
         received[:] = bytes(len(received))
         coordinators.may_answer.set()
