@@ -22,6 +22,7 @@ HOT_MODULES = (
     "streamlog/records/record_scan",
     "streamlog/records/arrow",
     "streamlog/connect/arrow_columns/value_buffers",
+    "streamlog/connect/row_spans/copied_rows",
     "streamlog/connect/row_spans/json_rows",
     "streamlog/connectors/postgres_cdc/row_reader",
     "streamlog/connectors/syslog/bsd_message_scan",

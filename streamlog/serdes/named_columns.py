@@ -40,21 +40,25 @@ class NamedColumns(Sequence[RowDict]):
         rows: the rows, each with a value for every name.
 
     Attributes:
-        rows: the rows.
         positions: where each column's values stand in a row, by name, in the order of the names.
     """
 
-    __slots__ = ("names", "positions", "rows")
+    __slots__ = ("_rows", "names", "positions")
 
     def __init__(self, names: Sequence[str], rows: list[tuple[object, ...]]) -> None:
         self.names = names
-        self.rows = rows
+        self._rows = rows
         self.positions = {name: at for at, name in enumerate(names)}
+
+    @property
+    def rows(self) -> list[tuple[object, ...]]:
+        """The rows."""
+        return self._rows
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Sequence[object]]) -> NamedColumns:
         """Return the rows of columns that have one length."""
-        return cls((*columns,), [*zip(*columns.values(), strict=True)])
+        return NamedColumns((*columns,), [*zip(*columns.values(), strict=True)])
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builds.sources import MISSING, REASON, both, same
+from streamlog.connect.row_spans.copied_rows import OTHER, TEXT, TRUTH, WHOLE_NUMBER
+from tests.builds.sources import MISSING, REASON, both, outcome, same
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=REASON)
 ROW_READER = both("streamlog.connectors.postgres_cdc.row_reader")
+COPIED_ROWS = both("streamlog.connect.row_spans.copied_rows")
 HEAD = b"w" + bytes(24) + b"I" + struct.pack(">I", 7) + b"N" + struct.pack(">h", 4)
 FIELDS = st.lists(
     st.sampled_from(
@@ -28,8 +30,7 @@ LINES = st.lists(
 
 
 def reader(module: ModuleType) -> object:
-    kinds = [module.OTHER, module.TEXT, module.WHOLE_NUMBER, module.TRUTH]
-    return module.RowReader(7, kinds, [bytes] * 4)
+    return module.RowReader(7, [OTHER, TEXT, WHOLE_NUMBER, TRUTH], [bytes] * 4)
 
 
 @given(FIELDS, st.integers(0, 40))
@@ -43,9 +44,13 @@ def test_frames_are_read_equally_in_both_builds(fields: bytes, cut: int) -> None
     same(ROW_READER, act)
 
 
-@given(LINES)
-def test_lines_of_copy_are_read_equally_in_both_builds(line: bytes) -> None:
+@given(LINES, st.integers(-1, 4), st.integers(0, 40))
+def test_lines_of_copy_are_read_equally_in_both_builds(
+    lines: bytes, column: int, limit: int
+) -> None:
     def act(module: ModuleType) -> object:
-        return module.copied_fields(line), repr(reader(module).copied([line]))  # type: ignore[attr-defined]
+        rows = module.CopiedRows(lines, [OTHER, TEXT, WHOLE_NUMBER, TRUTH], [bytes] * 4)
+        within = module.copied_within(lines, limit, 3)
+        return within, rows.count, outcome(lambda _: repr(rows.rows()), module), rows.column(column)
 
-    same(ROW_READER, act)
+    same(COPIED_ROWS, act)

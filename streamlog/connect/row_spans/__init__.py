@@ -21,6 +21,7 @@ from streamlog.connect.arrow_columns.value_buffers import (
     texts,
     whole_numbers,
 )
+from streamlog.connect.row_spans.copied_rows import CopiedRows
 from streamlog.connect.row_spans.json_rows import JsonForm
 from streamlog.records.arrow_rows import BinaryArray
 from streamlog.records.byte_spans import ByteSpans
@@ -37,6 +38,37 @@ _ENDS_KEPT: Final = 16
 _encode = msgspec.json.Encoder().encode
 
 
+class CopiedColumns(NamedColumns):
+    """Rows of COPY with the names of their columns; they are made when they are asked for.
+
+    Args:
+        names: the names of the columns.
+        copied: the rows.
+    """
+
+    __slots__ = ("_is_made", "copied")
+
+    def __init__(self, names: Sequence[str], copied: CopiedRows) -> None:
+        super().__init__(names, [])
+        self.copied = copied
+        self._is_made = False
+
+    def __len__(self) -> int:
+        return self.copied.count
+
+    @property
+    def rows(self) -> list[tuple[object, ...]]:
+        """The rows."""
+        if not self._is_made:
+            self._rows, self._is_made = self.copied.rows(), True
+        return self._rows
+
+    def column(self, name: str) -> list[object] | None:
+        """Return the values of a column; None if there is no such column."""
+        at = self.positions.get(name)
+        return None if at is None else self.copied.column(at)
+
+
 def row_spans(serde: AnySerde, rows: NamedColumns) -> ByteSpans | None:
     """Return rows as their serde writes them; None if it has to do so itself.
 
@@ -45,7 +77,9 @@ def row_spans(serde: AnySerde, rows: NamedColumns) -> ByteSpans | None:
     """
     # By the exact class: a derived class may write something else.
     form = _form_of(serde, tuple(rows.names)) if type(serde) is JsonSerde else None
-    return None if form is None else form.spans(rows.rows)
+    if form is None:
+        return None
+    return form.copied(rows.copied) if isinstance(rows, CopiedColumns) else form.spans(rows.rows)
 
 
 def key_spans(serde: AnySerde, keys: Sequence[UserValue]) -> ByteSpans | None:

@@ -1,10 +1,12 @@
 # C types of json_rows.py; `to` is a pointer here.
 cimport cython
 from streamlog.connect.row_spans cimport json_writes
+from streamlog.connect.row_spans.copied_rows cimport CopiedRows, row_bounds
 from streamlog.records cimport buffer_writes, packing
 
 cdef long long _ENDS_MAX
-cdef int _NONE, _NUMBER_ROOM, _ROW_BYTES_MAX, _TEXT, _TRUTH, _WHOLE
+cdef int _COPIED_NUMBER, _COPIED_TEXT, _COPIED_TRUTH, _MORE_BYTES, _NONE, _NUMBER_ROOM
+cdef int _ROW_BYTES_MAX, _TEXT, _TRUTH, _WHOLE
 cdef bytes _END, _FALSE, _NULL, _TRUE
 
 @cython.final
@@ -30,10 +32,25 @@ cdef class JsonForm:
     cdef int _lay_out(self, list heads, list at) except -1
 
     @cython.locals(
-        count=cython.Py_ssize_t, end=cython.Py_ssize_t, numbers="int[::1]", out=_Growing,
+        count=cython.Py_ssize_t, end=cython.Py_ssize_t, ends="int[::1]", out=_Growing,
         row=cython.Py_ssize_t,
     )
     cpdef object spans(self, list rows)
+
+    @cython.locals(
+        at=cython.Py_ssize_t, bounds="int[::1]", count=cython.Py_ssize_t, end=cython.Py_ssize_t,
+        ends="int[::1]", field=cython.Py_ssize_t, fields=cython.Py_ssize_t, out=_Growing,
+        row=cython.Py_ssize_t, row_bytes=cython.Py_ssize_t, to="unsigned char*",
+    )
+    cpdef object copied(self, CopiedRows rows)
+
+    @cython.locals(
+        column=cython.Py_ssize_t, following=cython.Py_ssize_t, kind=cython.int, mask=cython.int,
+        start=cython.Py_ssize_t, stop=cython.Py_ssize_t, to="unsigned char*", value=object,
+    )
+    cdef Py_ssize_t _put_copied(
+        self, _Growing out, Py_ssize_t end, Py_ssize_t field, CopiedRows rows, int[::1] bounds
+    ) except -2
 
     @cython.locals(
         field=cython.Py_ssize_t, following=cython.Py_ssize_t, start=cython.Py_ssize_t,

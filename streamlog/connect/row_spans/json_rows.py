@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamlog.connect.row_spans import json_writes
+from streamlog.connect.row_spans import copied_rows, json_writes
+from streamlog.connect.row_spans.copied_rows import CopiedRows, row_bounds
 from streamlog.records import buffer_writes, packing
 from streamlog.records.arrow_rows import BinaryArray
 from streamlog.records.byte_spans import ByteSpans
@@ -27,6 +28,9 @@ _ENDS_MAX = 2**31 - 1  # the positions of contents in a buffer have 32 bits
 _NUMBER_ROOM = json_writes.NUMBER_ROOM
 _ROW_BYTES_MAX = 2048  # of a row, that a buffer has room for before they come
 _NONE, _TRUTH, _WHOLE, _FLOAT, _TEXT, _ANY = 1, 2, 4, 8, 16, 32
+_COPIED_TEXT, _COPIED_NUMBER = copied_rows.TEXT, copied_rows.WHOLE_NUMBER
+_COPIED_TRUTH = copied_rows.TRUTH
+_MORE_BYTES = 3  # that a plain value may have more as JSON than as text: quotes, or "true"
 _END = b"}"
 _NULL, _TRUE, _FALSE = b"null", b"true", b"false"
 
@@ -37,7 +41,8 @@ class _Growing:
     __slots__ = ("data", "room")
 
     def __init__(self, room: int) -> None:
-        self.data = bytearray(room)
+        self.data = bytearray()
+        buffer_writes.resize(self.data, room)
         self.room = room
 
     def reserve(self, end: int, more: int) -> None:
@@ -104,18 +109,71 @@ class JsonForm:
         count = len(rows)
         # A guess by the rows before: a buffer that grows is copied.
         out = _Growing(count * self._row_bytes + self._room)
-        ends = bytearray(4 * (count + 1))
-        numbers = memoryview(ends).cast("i")
-        end = 0
+        ends = row_bounds(count)
+        end = ends[0] = 0
         for row in range(count):
             end = self._put(out, end, rows[row])
             if end < 0 or end > _ENDS_MAX:
                 return None
-            numbers[row + 1] = end
+            ends[row + 1] = end
         if count:
             self._row_bytes = min((end + (end >> 4)) // count + 1, _ROW_BYTES_MAX)
         buffer_writes.resize(out.data, end)
         return ByteSpans(out.data, BinaryArray(0, count, ends, out.data))
+
+    def copied(self, rows: CopiedRows) -> ByteSpans | None:
+        """Return rows of COPY as JSON: what `spans` returns for their values.
+
+        Raises:
+            ValueError: a row has too few values, or another number than the columns.
+            Exception: whatever `write` raises.
+        """
+        if rows.width < self._width or not self._width:
+            raise ValueError(f"a row of {rows.width} values has too few")
+        count, fields = rows.count, len(self._kinds)
+        row_bytes = len(self._heads) + fields * _MORE_BYTES + 1
+        out = _Growing(len(rows.data) + count * row_bytes + self._room)
+        ends = row_bounds(count)
+        bounds = row_bounds(rows.width)
+        at = end = ends[0] = 0
+        for row in range(count):
+            at = rows.locate(at, bounds)
+            out.reserve(end, self._room)
+            for field in range(fields):
+                end = self._put_copied(out, end, field, rows, bounds)
+                if end < 0 or end > _ENDS_MAX:
+                    return None
+            to = out.data  # a pointer when compiled
+            end = buffer_writes.put_bytes(to, end, _END)
+            ends[row + 1] = end
+        buffer_writes.resize(out.data, end)
+        return ByteSpans(out.data, BinaryArray(0, count, ends, out.data))
+
+    def _put_copied(
+        self, out: _Growing, end: int, field: int, rows: CopiedRows, bounds: memoryview
+    ) -> int:
+        """Write a field of a row of COPY; return the position behind it, -1 if it is refused."""
+        column, mask = self._at[field], self._masks[field]
+        start, stop = bounds[column], bounds[column + 1] - 1
+        # As in `_put`: this leaves room for what is left of the row.
+        out.reserve(end, stop - start + self._room)
+        to = out.data
+        end = json_writes.put_part(
+            to, end, self._heads, self._head_ends[field], self._head_ends[field + 1]
+        )
+        kind = rows.kinds[column]
+        following = -1
+        if kind == _COPIED_TEXT and mask & _TEXT:
+            following = json_writes.put_plain_text(to, end, rows.data, start, stop)
+        elif kind == _COPIED_NUMBER and mask & _WHOLE:
+            following = json_writes.put_plain_number(to, end, rows.data, start, stop)
+        elif kind == _COPIED_TRUTH and mask & _TRUTH:
+            following = json_writes.put_plain_truth(to, end, rows.data, start, stop)
+        if following >= 0:
+            return following
+        value = rows.value(column, start, stop)
+        following = self._put_plain(out, end, mask, value)
+        return following if following >= 0 else self._put_other(out, end, field, value)
 
     def _put(self, out: _Growing, end: int, row: tuple[Any, ...]) -> int:
         """Write a row; return the position behind it, -1 if one of its values is refused."""

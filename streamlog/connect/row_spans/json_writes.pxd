@@ -108,6 +108,54 @@ cdef extern from *:
         memcpy(data + position, PyBytes_AS_STRING(content) + start, (size_t)(end - start));
         return position + (end - start);
     }
+    static CYTHON_INLINE int streamlog_is_ascii_part(const char *at, Py_ssize_t size) {
+        const char *end = at + size;
+        uint64_t bits = 0;
+        for (; end - at >= 8; at += 8) {
+            uint64_t eight;
+            memcpy(&eight, at, 8);
+            bits |= eight;
+        }
+        for (; at < end; at++) bits |= (unsigned char)*at;
+        return !(bits & STREAMLOG_BYTES(0x80));
+    }
+    static CYTHON_INLINE Py_ssize_t streamlog_put_plain_text(
+        unsigned char *data, Py_ssize_t position, PyObject *content, Py_ssize_t start, Py_ssize_t end
+    ) {
+        const char *at = PyBytes_AS_STRING(content) + start;
+        if (!streamlog_is_ascii_part(at, end - start) || !streamlog_is_plain_json(at, end - start))
+            return -1;
+        data[position++] = '"';
+        memcpy(data + position, at, (size_t)(end - start));
+        position += end - start;
+        data[position++] = '"';
+        return position;
+    }
+    static CYTHON_INLINE Py_ssize_t streamlog_put_plain_number(
+        unsigned char *data, Py_ssize_t position, PyObject *content, Py_ssize_t start, Py_ssize_t end
+    ) {
+        const char *first = PyBytes_AS_STRING(content) + start, *at = first;
+        const char *stop = first + (end - start);
+        if (at < stop && *at == '-') at++;
+        /* No zero in front, and no "-0". */
+        if (stop - at < 1 || stop - at > 18 || (*at == '0' && stop - first > 1)) return -1;
+        for (; at < stop; at++)
+            if (*at < '0' || *at > '9') return -1;
+        memcpy(data + position, first, (size_t)(end - start));
+        return position + (end - start);
+    }
+    static CYTHON_INLINE Py_ssize_t streamlog_put_plain_truth(
+        unsigned char *data, Py_ssize_t position, PyObject *content, Py_ssize_t start, Py_ssize_t end
+    ) {
+        char letter = end - start == 1 ? PyBytes_AS_STRING(content)[start] : 0;
+        if (letter == 't') {
+            memcpy(data + position, "true", 4);
+            return position + 4;
+        }
+        if (letter != 'f') return -1;
+        memcpy(data + position, "false", 5);
+        return position + 5;
+    }
     """
     Py_ssize_t json_text_room "streamlog_json_text_room" (object text) except -1
     Py_ssize_t put_json_text "streamlog_put_json_text" (
@@ -117,5 +165,14 @@ cdef extern from *:
         unsigned char *data, Py_ssize_t position, object number
     )
     Py_ssize_t put_part "streamlog_put_part" (
+        unsigned char *data, Py_ssize_t position, bytes content, Py_ssize_t start, Py_ssize_t end
+    )
+    Py_ssize_t put_plain_text "streamlog_put_plain_text" (
+        unsigned char *data, Py_ssize_t position, bytes content, Py_ssize_t start, Py_ssize_t end
+    )
+    Py_ssize_t put_plain_number "streamlog_put_plain_number" (
+        unsigned char *data, Py_ssize_t position, bytes content, Py_ssize_t start, Py_ssize_t end
+    )
+    Py_ssize_t put_plain_truth "streamlog_put_plain_truth" (
         unsigned char *data, Py_ssize_t position, bytes content, Py_ssize_t start, Py_ssize_t end
     )

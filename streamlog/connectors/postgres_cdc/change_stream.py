@@ -10,11 +10,14 @@ Rule: pure. Frames come in, in the order of the stream; records and offsets go o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from streamlog.connect import ConnectError, Field, Json, Schema
+from streamlog.connect.row_spans import CopiedColumns
+from streamlog.connect.row_spans.copied_rows import CopiedRows
 from streamlog.connect.schema_record import SchemaRecord
 from streamlog.connectors.postgres_cdc.chunked_snapshot import ChunkedSnapshot, Key, Mark
 from streamlog.connectors.postgres_cdc.pgoutput import (
@@ -96,6 +99,8 @@ class TableShape:
     key_schema: Schema | None
     schema: Schema
     """The schema of a record's value: the row, or the change of it."""
+    kinds: tuple[int, ...]
+    """How each column is read, as of `CopiedRows`."""
     reader: RowReader
 
     @classmethod
@@ -124,7 +129,7 @@ class TableShape:
         keys = tuple(fields[names.index(each)] for each in table.key)
         row = Schema("struct", fields=fields, name=table.name)
         decoders = tuple(catalogue.decoder(each.type_oid) for each in relation.columns)
-        kinds = [catalogue.kind(each.type_oid) for each in relation.columns]
+        kinds = tuple(catalogue.kind(each.type_oid) for each in relation.columns)
         return cls(
             table,
             relation,
@@ -133,6 +138,7 @@ class TableShape:
             tuple(names.index(each) for each in table.key),
             _key_schema(table.name, keys, form),
             row if form == "rows" else envelope_schema(row),
+            kinds,
             RowReader(relation.oid, kinds, decoders),
         )
 
@@ -157,6 +163,10 @@ class TableShape:
     def named(self, rows: list[tuple[object, ...]]) -> NamedColumns:
         """Return rows by column."""
         return NamedColumns(self.names, rows)
+
+    def copied(self, lines: bytes) -> NamedColumns:
+        """Return rows by column, from lines of COPY."""
+        return CopiedColumns(self.names, CopiedRows(lines, self.kinds, self.decoders))
 
     def row(self, columns: Columns) -> RowDict:
         """Return a row by column."""
@@ -225,7 +235,9 @@ class TableRun:
     """
 
     shape: TableShape
-    times_ms: list[int] = field(default_factory=list)
+    times_ms: MutableSequence[int] = field(default_factory=list)
+    copied: NamedColumns | None = None
+    """The records as rows of a snapshot, which are a run of their own."""
     _rows: list[tuple[object, ...]] = field(default_factory=list)
     """The records as rows, as long as each of them is one."""
     _keys: list[UserKey] = field(default_factory=list)
@@ -255,10 +267,8 @@ class TableRun:
 
     def columns(self) -> tuple[Sequence[UserKey] | None, Sequence[UserValue]]:
         """Return the keys, None for no keys, and the values."""
-        if not self._rows:
-            return self._keys, self._values
-        rows = self.shape.named(self._rows)
-        return self.shape.keys(rows, "rows"), rows
+        rows = self.shape.named(self._rows) if self.copied is None else self.copied
+        return (self.shape.keys(rows, "rows"), rows) if rows else (self._keys, self._values)
 
     def records(self) -> Sequence[CdcRecord]:
         """Return the records, each with its schemas, for a Read of several tables."""
@@ -475,8 +485,8 @@ class ChangeStream:
                 event = _Maker(self, shape, begin).value(None, None, "t")
                 self._add(shape, [None], [event], begin.commit_ms)
 
-    def add_rows(self, relation: Relation, lines: list[bytes], now_ms: int) -> None:
-        """Take rows of the snapshot at their high mark.
+    def add_rows(self, relation: Relation, lines: bytes, now_ms: int) -> int:
+        """Take rows of the snapshot at their high mark; return how many there are.
 
         Args:
             relation: the table as the rows have it.
@@ -484,17 +494,21 @@ class ChangeStream:
             now_ms: the time of their records.
         """
         table = self.tables[f"{relation.namespace}.{relation.name}"]
+        # A shape of its own for each chunk, so that no other records join its run.
         shape = TableShape.of(table, relation, self.catalogue, self.form)
-        rows = shape.reader.copied(lines)
+        rows = shape.copied(lines)
+        count = len(rows)
+        if not count:
+            return 0
         if self.form == "rows":
-            self._run_of(shape).add_rows(rows, now_ms)
-            self.count += len(rows)
+            self.runs.append(TableRun(shape, array("q", [now_ms]) * count, rows))
+            self.count += count
         else:
-            named = shape.named(rows)
             maker = _Maker(self, shape, Begin(self.lsn, now_ms, 0))
-            values = [maker.value(None, row, "r") for row in named]
-            self._add(shape, shape.keys(named, self.form), values, now_ms)
-        self.size_bytes += sum(map(len, lines))
+            values = [maker.value(None, row, "r") for row in rows]
+            self._add(shape, shape.keys(rows, self.form), values, now_ms)
+        self.size_bytes += len(lines)
+        return count
 
     def drain(self) -> tuple[Sequence[TableRun], Sequence[Unfetched], Mapping[str, Json]]:
         """Return the records of the next Read, what they lack, and the offset behind them."""

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from streamlog.connect import Json
+from streamlog.connect.row_spans.copied_rows import copied_fields, copied_within
 from streamlog.connectors.postgres_cdc.pgoutput import Relation
-from streamlog.connectors.postgres_cdc.row_reader import copied_fields
 
 CHUNK_ROWS: Final = 40_000
 """The most rows of a chunk."""
@@ -131,22 +131,19 @@ class ChunkSize:
     row_bytes: int
     rows: int = field(default_factory=lambda: min(CHUNK_ROWS_FIRST, CHUNK_ROWS))
 
-    def kept(self, sizes: Sequence[int]) -> int:
-        """Return how many of the rows that came make a chunk; the next one asks for as many.
+    def kept(self, lines: bytes) -> tuple[int, int]:
+        """Return how many of the rows that came make a chunk, and where they end.
+
+        The next one asks for as many.
 
         Args:
-            sizes: the bytes of each row's text, in order.
+            lines: the rows as COPY writes them.
         """
-        count = total = 0
-        for size in sizes:
-            total += size + self.row_bytes
-            if count and total > CHUNK_BYTES:
-                break
-            count += 1
+        count, end = copied_within(lines, CHUNK_BYTES, self.row_bytes)
         # At most four times as many at once: rows further on may be larger.
-        fitting = CHUNK_BYTES * len(sizes) // max(sum(sizes) + self.row_bytes * len(sizes), 1)
+        fitting = CHUNK_BYTES * count // max(end + self.row_bytes * count, 1)
         self.rows = max(1, min(fitting, 4 * self.rows, CHUNK_ROWS))
-        return count
+        return count, end
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +153,8 @@ class TableChunk:
     Attributes:
         request: what was asked for.
         relation: the table as the rows have it.
-        lines: the rows as COPY writes them in its text format, in the order of the key.
+        lines: the rows as COPY writes them in its text format, one after another, in the order of
+            the key.
         key_at: where the columns of the key stand in a row.
         last_key: the key of the last row as JSON; None without rows.
         is_last: whether the table has no more.
@@ -165,16 +163,23 @@ class TableChunk:
 
     request: ChunkRequest
     relation: Relation
-    lines: list[bytes]
+    lines: bytes
     key_at: tuple[int, ...]
     last_key: tuple[Json, ...] | None
     is_last: bool
     visible: VisibleTransactions
 
-    def key(self, line: bytes) -> Key:
-        """Return the text of a row's key."""
-        fields = copied_fields(line)
-        return tuple(fields[at] for at in self.key_at)
+    def without(self, keys: set[Key]) -> bytes:
+        """Return the rows without those that have one of these keys."""
+        # Their ends alone end them: within a value, COPY escapes them.
+        lines = (line + b"\n" for line in self.lines.split(b"\n") if line)
+        return b"".join(line for line in lines if key_of(line, self.key_at) not in keys)
+
+
+def key_of(line: bytes, key_at: Sequence[int]) -> tuple[bytes | None, ...]:
+    """Return the text of a key, from a line of COPY and where the key's columns stand in it."""
+    fields = copied_fields(line)
+    return tuple(fields[at] for at in key_at)
 
 
 @dataclass(slots=True)
@@ -266,7 +271,7 @@ class ChunkedSnapshot:
             return "low"
         return "high" if content == request.mark("high") else None
 
-    def took(self, chunk: TableChunk) -> list[bytes] | None:
+    def took(self, chunk: TableChunk) -> bytes | None:
         """Return the rows to send at the high mark; None if the chunk has to be taken again.
 
         Args:
@@ -286,10 +291,8 @@ class ChunkedSnapshot:
             self.after = chunk.last_key
         if self._is_emptied:
             # What was read may be from before; what came behind is in the stream.
-            return []
-        if not self._changed:
-            return chunk.lines
-        return [line for line in chunk.lines if chunk.key(line) not in self._changed]
+            return b""
+        return chunk.without(self._changed) if self._changed else chunk.lines
 
     def _is_complete(self, visible: VisibleTransactions) -> bool:
         delivered = self._delivered[: self._before_low]

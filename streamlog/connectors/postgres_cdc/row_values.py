@@ -19,7 +19,7 @@ from uuid import UUID
 import msgspec
 
 from streamlog.connect import Schema
-from streamlog.connectors.postgres_cdc.row_reader import OTHER, TEXT, TRUTH, WHOLE_NUMBER
+from streamlog.connect.row_spans.copied_rows import OTHER, TEXT, TRUTH, WHOLE_NUMBER
 from streamlog.replace import replace
 
 Decoder: TypeAlias = Callable[[bytes], object]

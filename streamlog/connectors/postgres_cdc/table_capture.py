@@ -198,8 +198,8 @@ class Capture:
             self._context.count("retaken_chunks")
             await self._context.sleep(RETAKE_SECONDS)
             return
-        self._context.count("snapshot_rows", len(lines))
-        self._stream.add_rows(chunk.relation, lines, self._now_ms())
+        count = self._stream.add_rows(chunk.relation, lines, self._now_ms())
+        self._context.count("snapshot_rows", count)
         self._has_moved = True
         # Before its Read is yielded: the server works while these rows are written.
         self._begin_chunk()

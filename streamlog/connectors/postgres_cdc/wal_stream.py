@@ -10,8 +10,9 @@ Rule: bytes in, bytes out. What frames mean is decided in `change_stream`.
 from __future__ import annotations
 
 import asyncio
-from array import array
+import select
 from collections.abc import Sequence
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -27,18 +28,20 @@ from streamlog.connectors.postgres_cdc.chunked_snapshot import (
     ChunkSize,
     TableChunk,
     VisibleTransactions,
+    key_of,
 )
 from streamlog.connectors.postgres_cdc.pgoutput import (
     Relation,
     RelationColumn,
     lsn_text,
 )
-from streamlog.connectors.postgres_cdc.row_reader import copied_fields
 from streamlog.connectors.postgres_cdc.row_values import SESSION, TypeCatalogue
 
 if TYPE_CHECKING:
     from streamlog.connectors.postgres_cdc import PostgresCdc
 
+LOOK_AGAIN_MS = 100
+"""How long a socket that has nothing to read is believed."""
 VISIBLE = "SELECT pg_current_snapshot()::text, array(SELECT transaction FROM pg_prepared_xacts)"
 
 
@@ -275,7 +278,7 @@ class TableQueries:
             text, prepared = connection.execute(VISIBLE).fetchone() or ("1:1:", [])
             # COPY does not tell the types.
             result = connection.execute(_columns_of(table)).pgresult
-            lines, sizes = self._copied(query)
+            came, lines = self._copied(query)
         # Behind the end of the transaction: a mark inside it would wait for its commit.
         self._mark(request.mark("high"))
         if result is None:
@@ -284,38 +287,45 @@ class TableQueries:
         visible = VisibleTransactions.parse(text, map(int, prepared))
         names = [each.name for each in relation.columns]
         key_at = tuple(names.index(each) for each in table.key)
+        count, end = self._size.kept(lines)
         last: tuple[Json, ...] | None = None
-        if lines:
-            fields = copied_fields(lines[-1])
-            last = tuple((fields[at] or b"").decode() for at in key_at)
-        is_last = len(sizes) < asked and len(lines) == len(sizes)
-        return TableChunk(request, relation, lines, key_at, last, is_last, visible)
+        if count:
+            start = lines.rfind(b"\n", 0, end - 1) + 1
+            last = tuple((each or b"").decode() for each in key_of(lines[start:end], key_at))
+        is_last = came < asked and count == came
+        return TableChunk(request, relation, lines[:end], key_at, last, is_last, visible)
 
-    def _copied(self, query: sql.Composed) -> tuple[list[bytes], Sequence[int]]:
-        """Return the rows of a chunk as lines, and the sizes of all rows that came."""
+    def _copied(self, query: sql.Composed) -> tuple[int, bytes]:
+        """Return how many rows came, and those that a chunk may have, as COPY writes them."""
         pgconn = self.connection.pgconn
         result = pgconn.exec_(query.as_bytes(self.connection))
         if result.status != pq.ExecStatus.COPY_OUT:
             raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
-        lines: list[bytes] = []
-        sizes = array("q")
+        lines = BytesIO()
+        arriving = select.poll()
+        arriving.register(pgconn.socket, select.POLLIN)
         held_bytes = 0
         # By libpq itself: a row costs a third of what it costs by a cursor's `copy`.
         while True:
-            size, line = pgconn.get_copy_data(0)
+            # Without waiting, which would stop the whole worker: libpq keeps Python's lock.
+            size, line = pgconn.get_copy_data(1)
+            if not size:
+                # What TLS has decrypted already, the socket does not tell of.
+                arriving.poll(LOOK_AGAIN_MS)
+                pgconn.consume_input()
+                continue
             if size < 0:
                 break
-            sizes.append(size)
             # Rows behind a chunk of this size are asked for again, so they need no memory.
             if held_bytes <= CHUNK_BYTES:
-                lines.append(bytes(line))
+                lines.write(line)
                 held_bytes += size
         ended = pgconn.get_result()
         if ended is None or ended.status != pq.ExecStatus.COMMAND_OK:
             message = "" if ended is None else ended.error_message.decode(errors="replace")
             raise psycopg.OperationalError(message or "the server has ended a COPY")
         pgconn.get_result()
-        return lines[: self._size.kept(sizes)], sizes
+        return ended.command_tuples or 0, lines.getvalue()
 
     def _mark(self, content: bytes) -> None:
         """Write a mark; the transaction's number makes its commit flush the WAL at once."""

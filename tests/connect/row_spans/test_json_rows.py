@@ -10,6 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from streamlog.connect.row_spans.copied_rows import (
+    OTHER,
+    TEXT,
+    TRUTH,
+    WHOLE_NUMBER,
+    CopiedRows,
+)
 from tests.builds.sources import both
 from tests.connect.row_spans.values import NESTED, VALUES
 
@@ -80,6 +87,48 @@ def test_a_row_that_is_too_short_is_an_error() -> None:
                 module.JsonForm(heads, at, kinds, encode)
         with pytest.raises(ValueError, match="too few"):
             form(module, [None], (-1,)).spans([(1,)])
+
+
+FIELDS = st.sampled_from(
+    [b"t", b"f", b"\\N", b"-", b"0", b"-0", b"007", b"-12", b"9" * 18, b"-" + b"9" * 18, b"9" * 19,
+     b"9" * 30, b"1.5", b"1 ", b"", b"\\\\", b"a\\tb", b'"', b"\x01", b"\x7f", b"\xff",
+     "é".encode(), b"NaN", b"x" * 7 + b'"', b"x" * 15 + b"\x1f", b"x" * 16 + b"\xe9",
+     b"plain", b"x" * 3000]
+) | st.text(max_size=20).map(lambda text: text.encode().translate(None, b"\t\n\\"))  # fmt: skip
+ROW_OF_FIELDS = st.lists(FIELDS, min_size=3, max_size=3)
+
+
+def read(content: bytes) -> object:
+    return float(content) if content == b"NaN" else [content.decode(errors="replace")]
+
+
+@given(
+    st.lists(ROW_OF_FIELDS, max_size=5),
+    st.lists(st.sampled_from([OTHER, TEXT, WHOLE_NUMBER, TRUTH]), min_size=3, max_size=3),
+    st.permutations(range(3)),
+    st.lists(
+        st.none() | st.sets(st.sampled_from([type(None), bool, int, str, list, float])),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_rows_of_copy_are_written_as_their_values(
+    rows: list[list[bytes]], kinds: list[int], order: list[int], classes: list[set[type] | None]
+) -> None:
+    copied = CopiedRows(b"".join(b"\t".join(row) + b"\n" for row in rows), kinds, [read] * 3)
+    fields = [None if each is None else frozenset(each) for each in classes]
+    for module in both(NAME):
+        made = form(module, fields, tuple(order[: len(fields)]))
+        wanted = made.spans(copied.rows())
+        assert made.copied(copied) == wanted
+
+
+def test_rows_of_copy_with_too_few_columns_are_an_error() -> None:
+    for module in both(NAME):
+        with pytest.raises(ValueError, match="too few"):
+            form(module, [None], (1,)).copied(CopiedRows(b"1\n", [TEXT], [read]))
+        with pytest.raises(ValueError, match="has not 2 columns"):
+            form(module, [None], (1,)).copied(CopiedRows(b"1\n", [TEXT, TEXT], [read] * 2))
 
 
 SHORT = frozenset({type(None), bool, int, float})

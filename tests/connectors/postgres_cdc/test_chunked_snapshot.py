@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.connectors.postgres_cdc.chunked_snapshot import (
-    CHUNK_BYTES,
     CHUNK_ROWS_FIRST,
     ChunkedSnapshot,
     ChunkRequest,
@@ -102,8 +102,9 @@ class Reader:
         if self.asked == 1:
             after = -1 if self.request.after is None else int(str(self.request.after[0]))
             keys = [key for key in sorted(self.database.visible) if key > after]
-            rows = [b"%d\t%d\n" % (key, self.database.visible[key]) for key in keys[:CHUNK]]
-            last = (keys[len(rows) - 1],) if rows else None
+            taken = keys[:CHUNK]
+            rows = b"".join(b"%d\t%d\n" % (key, self.database.visible[key]) for key in taken)
+            last = (taken[len(taken) - 1],) if taken else None
             seen, is_last = self.database.snapshot(), len(keys) <= CHUNK
             self.chunk = TableChunk(self.request, RELATION, rows, (0,), last, is_last, seen)
         if self.asked == 2:
@@ -121,7 +122,7 @@ class Reader:
             self.log.update(entry.changes)
         elif self.snapshot.marked(entry) == "high":
             assert self.chunk is not None
-            for line in self.snapshot.took(self.chunk) or ():
+            for line in (self.snapshot.took(self.chunk) or b"").splitlines():
                 key, value = map(int, line.split())
                 self.log[key] = value
         self.position += 1
@@ -195,7 +196,7 @@ def test_a_commit_that_is_not_visible_yet_takes_the_chunk_again() -> None:
     snapshot.marked(request.mark("low"))
     snapshot.marked(request.mark("high"))
     unseen = VisibleTransactions(7, 8, frozenset({7}))
-    rows = [b"1\t2\n"]
+    rows = b"1\t2\n"
     assert snapshot.took(TableChunk(request, RELATION, rows, (0,), (1,), True, unseen)) is None
     assert (snapshot.retaken, snapshot.is_done) == (1, False)
     again = snapshot.request()
@@ -211,8 +212,8 @@ def test_an_emptied_table_has_no_rows_of_the_chunk() -> None:
     assert request is not None
     snapshot.marked(request.mark("low"))
     snapshot.emptied(TABLE)
-    rows = [b"1\t2\n"]
-    assert snapshot.took(TableChunk(request, RELATION, rows, (0,), (1,), True, ALL)) == []
+    rows = b"1\t2\n"
+    assert snapshot.took(TableChunk(request, RELATION, rows, (0,), (1,), True, ALL)) == b""
 
 
 def test_marks_of_an_earlier_life_are_not_this_ones() -> None:
@@ -236,13 +237,17 @@ def test_32_bits_of_a_transaction_number_are_enough(near: int, distance: int) ->
     assert full_xid(wanted % (1 << 32), near) == wanted
 
 
-@given(st.lists(st.integers(0, 3 * CHUNK_BYTES // 2), min_size=1, max_size=9), st.integers(0, 99))
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=9), st.integers(0, 99))
 def test_a_chunk_has_the_rows_that_fit_and_one_at_least(sizes: list[int], row_bytes: int) -> None:
     size = ChunkSize(row_bytes)
-    kept = size.kept(sizes)
-    taken = [each + row_bytes for each in sizes]
-    assert kept == 1 or sum(taken[:kept]) <= CHUNK_BYTES
-    assert kept == len(sizes) or sum(taken[: kept + 1]) > CHUNK_BYTES
+    lines = b"".join(bytes(each) + b"\n" for each in sizes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streamlog.connectors.postgres_cdc.chunked_snapshot.CHUNK_BYTES", 200)
+        kept, end = size.kept(lines)
+    taken = [each + 1 + row_bytes for each in sizes]
+    assert end + kept * row_bytes == sum(taken[:kept])
+    assert kept == 1 or sum(taken[:kept]) <= 200
+    assert kept == len(sizes) or sum(taken[: kept + 1]) > 200
     assert 1 <= size.rows <= 4 * CHUNK_ROWS_FIRST
 
 
@@ -251,5 +256,9 @@ def test_chunks_of_small_rows_grow_to_the_most_rows() -> None:
     asked = []
     for _ in range(4):
         asked.append(size.rows)
-        assert size.kept([5] * size.rows) == asked[-1]
+        assert size.kept(b"1\t2\n" * size.rows) == (asked[-1], 4 * asked[-1])
     assert asked == [1_000, 4_000, 16_000, 40_000]
+
+
+def test_rows_of_an_empty_chunk_ask_for_few_more() -> None:
+    assert ChunkSize(10).kept(b"") == (0, 0)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.connect.row_spans.copied_rows import copied_fields
 from streamlog.connectors.postgres_cdc.change_stream import CapturedTable, TableRun, TableShape
 from streamlog.connectors.postgres_cdc.pgoutput import (
     UNCHANGED,
@@ -23,7 +24,6 @@ from streamlog.connectors.postgres_cdc.pgoutput import (
     relation_of,
     start_of,
 )
-from streamlog.connectors.postgres_cdc.row_reader import copied_fields
 from streamlog.connectors.postgres_cdc.row_values import TypeCatalogue
 
 OID = 16_384
@@ -162,13 +162,13 @@ def test_rows_of_copy_are_those_of_the_stream(rows: list[list[bytes | None]]) ->
     lines = [copied(row) for row in rows]
     assert [copied_fields(line) for line in lines] == [tuple(row) for row in rows]
     frames = [frame_of([*row]) for row in rows]
-    assert repr(SHAPE.reader.copied(lines)) == repr(SHAPE.reader.rows(frames, 0))
+    assert repr(SHAPE.copied(b"".join(lines)).rows) == repr(SHAPE.reader.rows(frames, 0))
 
 
 @pytest.mark.parametrize("fields", [0, len(TYPES) - 1, len(TYPES) + 1])
 def test_a_line_of_another_number_of_columns_is_refused(fields: int) -> None:
     with pytest.raises(ValueError, match="has not 7 columns"):
-        SHAPE.reader.copied([b"\t".join([b"1"] * fields) + b"\n"])
+        _ = SHAPE.copied(b"\t".join([b"1"] * fields) + b"\n").rows
 
 
 def test_a_frame_says_what_it_has_and_where() -> None:
