@@ -19,7 +19,7 @@ from streamlog.connect.connector_errors import (
 )
 from streamlog.connect.row_schema import Field, Kind, Schema, attributes_of, fields_of
 from streamlog.connect.secrets import Secret
-from streamlog.connect.sink import Batch, Effect, Flush, Sink, SinkContext, SinkTask
+from streamlog.connect.sink import Batch, Effect, Flush, OwnLog, Sink, SinkContext, SinkTask
 from streamlog.connect.source import (
     Guarantee,
     Json,
@@ -46,6 +46,7 @@ __all__ = [
     "Guarantee",
     "Json",
     "Kind",
+    "OwnLog",
     "Read",
     "Refused",
     "Retriable",

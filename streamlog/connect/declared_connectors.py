@@ -9,6 +9,7 @@ Rule: values only, checked when they are declared.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -23,6 +24,7 @@ from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError, TopologyError
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.nodes.topic_spec import TopicSpec, check_name
+from streamlog.replace import replace
 
 ErrorLog: TypeAlias = Literal["off", "errors", "records"]
 """Nothing; each error; each error with the coordinates of its record."""
@@ -97,6 +99,10 @@ class SinkConnector:
     """Names its consumer group, `<app>-<name>`."""
     sink: Sink[Any, Any]
     topics: Sequence[TopicSpec]
+    pattern: re.Pattern[str] | None = None
+    """In place of `topics`: every topic whose whole name matches, now or later."""
+    like: TopicSpec | None = None
+    """With a pattern: has the serdes of all these topics."""
     tasks: int = 1
     """The largest number of tasks; more than partitions are not started."""
     transforms: Sequence[Transform] = ()
@@ -112,6 +118,19 @@ class SinkConnector:
     is_own_topic: bool = False
     """Whether the topic belongs to the sink alone (`Stream.sink`), so that records are removed from
     it once the target has them."""
+
+    def topic_of(self, name: str) -> TopicSpec:
+        """Return a topic that it carries.
+
+        Raises:
+            ConfigError: neither the topics nor the pattern name it.
+        """
+        for spec in self.topics:
+            if spec.name == name:
+                return spec
+        if self.like is None:
+            raise ConfigError(f"sink {self.name!r} does not carry the topic {name!r}")
+        return replace(self.like, name=name)
 
 
 Connector: TypeAlias = SourceConnector | SinkConnector

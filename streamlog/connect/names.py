@@ -38,6 +38,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "JdbcSourceConnector": "streamlog.connectors.sql.jdbc",
     "KafkaClusterSink": "streamlog.connectors.kafka",
     "KafkaClusterSource": "streamlog.connectors.kafka",
+    "KafkaMirror": "streamlog.connectors.kafka",
     "Lines": "streamlog.connectors.lines",
     "MemorySink": "streamlog.connectors.memory",
     "MemorySource": "streamlog.connectors.memory",

@@ -216,6 +216,27 @@ class Batch(Generic[KR_co, VR_co]):
         return f"Batch({topic}-{number}, [{self.first_offset}, {self.next_offset}), <{len(self)}>)"
 
 
+class OwnLog(Protocol):
+    """Port: what a sink may know of the log that it reads, beside the records.
+
+    Its calls raise the errors of the log's client.
+    """
+
+    async def groups(self) -> Sequence[str]:
+        """Return the names of all groups."""
+
+    async def group_offsets(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, tuple[int, str]]:
+        """Return what a group has committed for these partitions, with its metadata."""
+
+    async def topic_settings(self, topic: str) -> Mapping[str, str]:
+        """Return the settings that a topic has itself."""
+
+    async def partition_counts(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Return the number of partitions of the topics that exist."""
+
+
 class SinkContext(Protocol):
     """What a running sink gets from its runtime."""
 
@@ -226,6 +247,10 @@ class SinkContext(Protocol):
     @property
     def task(self) -> int:
         """The number of the task, 0 or more."""
+
+    @property
+    def own_log(self) -> OwnLog | None:
+        """The log, for a sink that mirrors more of it than records; None in a test without one."""
 
     def now(self) -> datetime:
         """Return the time: of the wall clock in a worker, of the driver in a test."""

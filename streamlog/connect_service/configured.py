@@ -7,10 +7,11 @@ Rule: values only. Nothing here connects, and secrets stay references.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypedDict, cast
 
 import msgspec
 
@@ -135,7 +136,7 @@ def configured(
         return SinkConnector(
             name=name,
             sink=resolved(cast("Sink[Any, Any]", made), resolve),
-            topics=_topics(common, key, value),
+            **_topics(name, common, key, value),
             tasks=common.tasks_max,
             transforms=(WriteTransform(chain), *([] if java is None else [java.adapt])),
             policy=policy,
@@ -165,13 +166,38 @@ def configured(
     )
 
 
+class _Topics(TypedDict):
+    """The topics of a sink, by the names of `SinkConnector`."""
+
+    topics: list[TopicSpec]
+    pattern: re.Pattern[str] | None
+    like: TopicSpec | None
+
+
 def _topics(
-    common: SinkConfig, key: AnyTopicConverter, value: AnyTopicConverter
-) -> list[TopicSpec]:
-    """Return the topics that a sink carries."""
+    name: str, common: SinkConfig, key: AnyTopicConverter, value: AnyTopicConverter
+) -> _Topics:
+    """Return the topics that a sink carries, by their names or by a pattern."""
+    if (pattern := _pattern(common)) is not None:
+        return {"topics": [], "pattern": pattern, "like": topic_spec(name, key, value)}
     if not common.topics:
         raise ConfigError("topics: names the topics that the sink carries; it is missing")
-    return [topic_spec(check_name("a topic", each), key, value) for each in common.topics]
+    named = [topic_spec(check_name("a topic", each), key, value) for each in common.topics]
+    return {"topics": named, "pattern": None, "like": None}
+
+
+def _pattern(common: SinkConfig) -> re.Pattern[str] | None:
+    """Return the pattern of a sink's topics; None if it names them."""
+    if not common.topics_regex:
+        return None
+    if common.topics:
+        raise ConfigError("topics and topics.regex are both set: a sink has one of them")
+    try:
+        return re.compile(common.topics_regex)
+    except re.error as error:
+        raise ConfigError(
+            f"topics.regex={common.topics_regex!r} is no regular expression of Python: {error}"
+        ) from error
 
 
 class InstalledPlugins:

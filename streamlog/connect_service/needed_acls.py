@@ -151,6 +151,9 @@ def _of_sink(
         yield NeededAcl(
             scope="connector", resource_type="group", name=group, operations=(operation,), why=why
         )
+    for name in sorted(there if connector.pattern else ()):
+        if connector.pattern and connector.pattern.fullmatch(name):
+            yield _on_topic(name, "read", why="its records")
     for spec in connector.topics:
         yield _created(spec.name, there, "read", why="its records")
         if connector.is_own_topic:

@@ -389,7 +389,8 @@ class SinkCarrier:
         self.policy, self.retries = connector.policy, connector.retries
         self._name, self._transforms = connector.name, connector.transforms
         self._topics = {spec.name: spec for spec in connector.topics}
-        self.may_block = any(map(may_block, connector.topics))
+        like = () if connector.like is None else (connector.like,)
+        self.may_block = any(map(may_block, (*connector.topics, *like)))
         """Whether `carry` may wait for a server, so that it belongs on a thread."""
 
     def carry(
@@ -409,7 +410,7 @@ class SinkCarrier:
             ConfigError: a setting of a serde is wrong.
             Retriable: a serde's server does not answer; carry the records again.
         """
-        spec, refused = self._topics[partition.topic], CarriedRead(may_retry=may_retry)
+        spec, refused = self._spec(partition.topic), CarriedRead(may_retry=may_retry)
         try:
             keys = deserialize_column(spec.key, columns.keys)
             values = deserialize_column(spec.value, columns.values)
@@ -422,6 +423,13 @@ class SinkCarrier:
         if self._transforms:
             carried = SinkRows.of(partition, self._changed(carried, refused))
         return carried, refused
+
+    def _spec(self, topic: str) -> TopicSpec:
+        """Return a topic of the connector; with a pattern, it may be one that has just appeared."""
+        found = self._topics.get(topic)
+        if found is None:
+            found = self._topics[topic] = self._connector.topic_of(topic)
+        return found
 
     def give_up(
         self, partition: TopicPartition, row: SinkRow, error: Exception, attempt: int = 1

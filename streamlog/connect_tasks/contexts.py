@@ -1,7 +1,8 @@
 """Contexts: what a connector's code gets from its runtime, and the thread for what blocks.
 
-Rule: a connector knows the time, its name and how to wait, and nothing of the log. A thread can't
-be ended from outside, so it is a daemon, and its owner waits for a limited time.
+Rule: a connector knows the time, its name and how to wait. Of the log, a sink may look at groups
+and topics, and change nothing. A thread can't be ended from outside, so it is a daemon, and its
+owner waits for a limited time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
+from streamlog.connect.sink import OwnLog
 from streamlog.durations import Dur, When, duration_ms, moment, when_ms
 from streamlog.record import Headers, K, Record, V
 from streamlog.serdes.erased_types import UserObject
@@ -98,6 +100,7 @@ class ConnectorContext:
         clock: TaskClock,
         *,
         count: Callable[[str, int], None] = lambda _what, _by: None,
+        own_log: OwnLog | None = None,
     ) -> None:
         """Create the context of a task.
 
@@ -106,9 +109,11 @@ class ConnectorContext:
             task: the number of the task.
             clock: the time.
             count: called with the connector's own figures.
+            own_log: what a sink may know of the log.
         """
         self._name, self._task = name, task
         self._clock, self._count = clock, count
+        self._own_log = own_log
         self.thread = TaskThread(f"streamlog-connect-{name}-{task}")
         """The thread of the task's blocking calls."""
         self.gauges: dict[str, float] = {}
@@ -123,6 +128,11 @@ class ConnectorContext:
     def task(self) -> int:
         """The number of the task, 0 or more."""
         return self._task
+
+    @property
+    def own_log(self) -> OwnLog | None:
+        """What a sink may know of the log; None without one."""
+        return self._own_log
 
     def now(self) -> datetime:
         """Return the present time, aware."""

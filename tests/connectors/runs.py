@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, ParamSpec
 
-from streamlog.connect import Read, Sink, SinkTask, Source, SourceOffset, SourcePartition
+from streamlog.connect import OwnLog, Read, Sink, SinkTask, Source, SourceOffset, SourcePartition
 from streamlog.durations import Dur, When, duration_ms, moment, when_ms
 from streamlog.record import Headers, Record
 
@@ -32,9 +32,10 @@ def on_loop(body: Callable[P, Coroutine[object, object, None]]) -> Callable[P, N
 class RealContext:
     """The context of a source or a sink: real time, and one real thread."""
 
-    def __init__(self, name: str = "test", task: int = 0) -> None:
+    def __init__(self, name: str = "test", task: int = 0, own_log: OwnLog | None = None) -> None:
         self.name = name
         self.task = task
+        self.own_log = own_log
         self.counts: Counter[str] = Counter()
         self.gauges: dict[str, float] = {}
         # One, as in a worker: a connection is closed behind what still runs on it.

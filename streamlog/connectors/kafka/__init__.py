@@ -1,7 +1,8 @@
 """KafkaCluster: topics of another Kafka cluster, Apache's or ours, into the log and out of it.
 
 `KafkaClusterSource` reads them with their keys, values, headers and times as they are;
-`KafkaClusterSink` writes topics there, in transactions of that cluster.
+`KafkaClusterSink` writes topics there, in transactions of that cluster; `KafkaMirror` does so by
+the conventions of MirrorMaker 2.
 
 Rule of the room: a position belongs to one topic, by its id and leader epoch. Where it no longer
 does, the task fails or warns, and never skips a record in silence.
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import ClassVar, Final, Literal, Self, TypeAlias
+from typing import ClassVar, Literal, Self
 
 from streamlog.client.producer import Producer
 from streamlog.connect import Batch, Effect, Sink, SinkContext, SinkTask, TopicPartition
@@ -24,17 +25,19 @@ from streamlog.connectors.kafka.cluster_login import (
     errors_of_cluster,
 )
 from streamlog.connectors.kafka.cluster_source import KafkaClusterSource
-from streamlog.connectors.kafka.target_topics import TargetSettings, TargetTopics
+from streamlog.connectors.kafka.kafka_mirror import KafkaMirror
+from streamlog.connectors.kafka.target_topics import (
+    TIMEOUT_MS_MAX,
+    Codec,
+    TargetSettings,
+    TargetTopics,
+)
 from streamlog.connectors.kafka.transactional_writes import TransactionalTask
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError, StreamlogError
 from streamlog.log import Log
 
-__all__ = ["KafkaClusterSink", "KafkaClusterSource", "SaslLogin", "SslFiles"]
-
-Codec: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-TIMEOUT_MS_MAX: Final = 15 * 60 * 1_000
-"""What brokers allow by default (`transaction.max.timeout.ms`)."""
+__all__ = ["KafkaClusterSink", "KafkaClusterSource", "KafkaMirror", "SaslLogin", "SslFiles"]
 
 
 class KafkaClusterSink(Sink[object, object], frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
@@ -19,6 +20,9 @@ from streamlog.log import Log
 from streamlog.records.record_columns import FieldColumns
 
 PARTITIONS_MAX = 10_000
+Codec: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+TIMEOUT_MS_MAX: Final = 15 * 60 * 1_000
+"""What brokers allow by default (`transaction.max.timeout.ms`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,7 @@ class TargetTopics:
             sent = await producer.send_batch(
                 topic, batch.partition.partition, FieldColumns.of(rows)
             )
-            sent.add_done_callback(_heard)
+            sent.add_done_callback(heard)
         else:
             await self.create(topic)
             await _send_each(producer, topic, rows)
@@ -131,10 +135,11 @@ async def _send_each(
 ) -> None:
     for time_ms, key, value, headers in rows:
         sent = await producer.send(topic, value, key=key, timestamp_ms=time_ms, headers=headers)
-        sent.add_done_callback(_heard)
+        sent.add_done_callback(heard)
 
 
-def _heard(sent: asyncio.Future[RecordMetadata]) -> None:
+def heard(sent: asyncio.Future[RecordMetadata]) -> None:
+    """Let the outcome of a record count as looked at."""
     # The end of the transaction, or the flush, raises the error; here it counts as seen.
     if not sent.cancelled():
         sent.exception()

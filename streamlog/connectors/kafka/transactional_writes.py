@@ -136,7 +136,21 @@ class TransactionalTask(SinkTask[object, object]):
                 if key in newest:
                     found[key] = newest[key]
             stop, window = start, window * 4
-        return {wanted[key]: _next_offset(data) for key, data in found.items() if data is not None}
+        return {
+            wanted[key]: self._read_position(wanted[key], data)
+            for key, data in found.items()
+            if data is not None
+        }
+
+    def _read_position(self, at: TopicPartition, data: bytes) -> int:
+        """Return the next offset of a position that was stored in the cluster."""
+        del at
+        return _next_offset(data)
+
+    def _position(self, at: TopicPartition, offset: int) -> bytes:
+        """Return what is stored in the cluster for a next offset."""
+        del at
+        return msgspec.json.encode({"next_offset": offset})
 
     async def write(self, batch: Batch[object, object]) -> None:
         """Hand the records to the producer of their partition, in its transaction."""
@@ -159,19 +173,18 @@ class TransactionalTask(SinkTask[object, object]):
 
         If one of them fails, others may have been committed: the runtime then recovers all.
         """
-
-        async def commit_one(at: TopicPartition) -> None:
-            writer = await self._begun(at)
-            await self._send_offset(writer, at, offsets[at])
-            await self._end(writer)
-
         async with errors_of_cluster(self._where):
-            await _each(offsets, commit_one)
+            await _each(offsets, lambda at: self._commit_one(at, offsets[at]))
+
+    async def _commit_one(self, at: TopicPartition, offset: int) -> None:
+        writer = await self._begun(at)
+        await self._send_offset(writer, at, offset)
+        await self._end(writer)
 
     async def _send_offset(
         self, writer: PartitionWriter, at: TopicPartition, offset: int | None
     ) -> None:
-        value = None if offset is None else msgspec.json.encode({"next_offset": offset})
+        value = None if offset is None else self._position(at, offset)
         topic, number = self._offsets_at
         sent = await writer.producer.send(topic, value, key=self._key(at), partition=number)
         # The commit raises its error.

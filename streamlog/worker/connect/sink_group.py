@@ -59,6 +59,8 @@ IDLE_POLL_MS: Final = 2_000
 """The longest poll of a task that has nothing to flush, and waits for nothing but records."""
 FETCH_WAIT_MS: Final = 5_000
 """How long a broker may hold back the answer to a fetch; records end the wait."""
+PATTERN_LOOK_MS: Final = 5_000
+METADATA_MAX_AGE_MS: Final = 300_000
 MARKS_WAIT_MS: Final = 500
 """The same for a sink that flushes by time marks, which a broker writes when it is asked again."""
 SESSION_TIMEOUT_MS: Final = 15_000
@@ -66,6 +68,8 @@ HEARTBEAT_INTERVAL_MS: Final = 3_000
 REBALANCE_TIMEOUT_MS: Final = 90_000
 MAX_POLL_INTERVAL_MS: Final = 2**31 - 1
 """No limit: a target that blocks would block another member as well."""
+SET_FOR_TOPIC: Final = "topic"
+"""The source of a setting that a topic has itself."""
 FENCED_MS: Final = 10_000
 """How long a fenced task waits for the group to take its partitions before it claims them again."""
 CLAIMS_MAX: Final = 3
@@ -175,6 +179,38 @@ def _as_member() -> Iterator[None]:
         raise
 
 
+class AdminOwnLog:
+    """The groups and topics of a log, asked for by its admin requests."""
+
+    def __init__(self, log: Log) -> None:
+        """Look at a log that is open."""
+        self._log = log
+
+    async def groups(self) -> Sequence[str]:
+        """Return the names of all groups."""
+        return [each.group_id for each in await self._log.admin().list_groups()]
+
+    async def group_offsets(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, tuple[int, str]]:
+        """Return what a group has committed for these partitions, with its metadata."""
+        found = await self._log.admin().group_offsets_and_metadata(group, partitions)
+        return {at: (each.offset, each.metadata) for at, each in found.items()}
+
+    async def topic_settings(self, topic: str) -> Mapping[str, str]:
+        """Return the settings that a topic has itself."""
+        found = await self._log.admin().describe_configs(topic)
+        return {
+            name: each.value
+            for name, each in found.items()
+            if each.source == SET_FOR_TOPIC and each.value is not None
+        }
+
+    async def partition_counts(self, topics: Collection[str]) -> Mapping[str, int]:
+        """Return the number of partitions of the topics that exist."""
+        return {each.name: each.partitions for each in await self._log.admin().find_topics(topics)}
+
+
 class SinkGroup:
     """One task of a sink: a consumer, and the runner of the connector."""
 
@@ -213,6 +249,8 @@ class SinkGroup:
             time_marks=takes_marks,
             # In a service with a hundred quiet sinks, fetches were a third of its CPU.
             fetch_max_wait_ms=MARKS_WAIT_MS if takes_marks else FETCH_WAIT_MS,
+            # New topics of a pattern, and new partitions, are found this often.
+            metadata_max_age_ms=PATTERN_LOOK_MS if connector.pattern else METADATA_MAX_AGE_MS,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
@@ -228,7 +266,7 @@ class SinkGroup:
         self._offsets = SinkGroupOffsets(self._consumer, producer)
         self.runner = SinkRunner(
             connector.sink,
-            ConnectorContext(name, number, task_clock, count=add),
+            ConnectorContext(name, number, task_clock, count=add, own_log=AdminOwnLog(log)),
             SinkCarrier(connector, number),
             self._offsets,
             task_clock,
@@ -266,7 +304,7 @@ class SinkGroup:
         """
         async with self._consumer as consumer:
             await consumer.subscribe(
-                [spec.name for spec in self.connector.topics],
+                self.connector.pattern or [spec.name for spec in self.connector.topics],
                 on_assigned=self._on_assigned,
                 on_revoked=self._on_revoked,
                 on_lost=self._on_lost,

@@ -1,0 +1,128 @@
+"""Offset runs: where the records of a partition are in another cluster that got them anew.
+
+Records that follow each other on both sides are one run. A transaction's marker on either side, an
+aborted record or one that compaction has taken ends it. A translated offset never passes a record
+that was not read: where a run is forgotten, the end of the one before it stands for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+KEPT_MAX: Final = 1_024
+"""The runs of one partition that are in memory: as many flushes, if the source has no gaps."""
+STORED_MAX: Final = 64
+"""The runs that are stored with each position; a new owner of the partition begins with them."""
+SYNCS_MAX: Final = 64
+"""The pairs of one flush that are written for others: `OffsetSyncStore` keeps 64 of a partition."""
+
+
+class OffsetRun(NamedTuple):
+    """Records that lie side by side in both clusters."""
+
+    upstream: int
+    """The offset of the first one in the source."""
+    downstream: int
+    """Its offset in the target."""
+    length: int
+
+
+class OffsetRuns:
+    """What is known of one partition, oldest first."""
+
+    def __init__(self, runs: Iterable[OffsetRun] = ()) -> None:
+        self._runs = [*runs]
+
+    def with_more(self, added: Iterable[OffsetRun]) -> OffsetRuns:
+        """Return these runs and those that follow; this object stays as it is."""
+        more = OffsetRuns(self._runs)
+        for each in added:
+            more._add(each)
+        if len(more._runs) > KEPT_MAX:
+            more._runs = thinned(more._runs, KEPT_MAX)
+        return more
+
+    def _add(self, run: OffsetRun) -> None:
+        if self._runs:
+            last = self._runs[-1]
+            # An operator has set the position back, or the target's topic was created again: what
+            # was known is of other records.
+            if run.upstream < last.upstream + last.length or run.downstream <= last.downstream:
+                self._runs = []
+            elif run[:2] == (last.upstream + last.length, last.downstream + last.length):
+                self._runs[-1] = last._replace(length=last.length + run.length)
+                return
+        self._runs.append(run)
+
+    def translated(self, upstream: int) -> int | None:
+        """Return where a reader that continues at an offset of the source continues in the target.
+
+        The records before the returned offset are ones that it has read. None if that is not known.
+        """
+        at = bisect_right(self._runs, upstream, key=lambda run: run.upstream) - 1
+        if at < 0:
+            # Before the first record that was mirrored. If nothing lies before that one in the
+            # target, the reader has it all before it.
+            return 0 if self._runs and self._runs[0].downstream == 0 else None
+        run = self._runs[at]
+        # Behind the last record of a run lie only offsets without records, or forgotten runs.
+        return run.downstream + min(upstream - run.upstream, run.length)
+
+    def stored(self) -> list[OffsetRun]:
+        """Return as many runs as a position may hold."""
+        return thinned(self._runs, STORED_MAX)
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return len(self._runs)
+
+
+def thinned(runs: Sequence[OffsetRun], most: int) -> list[OffsetRun]:
+    """Return at most so many runs: the first, the newer half, and ever fewer of older ones.
+
+    `most` is 2 or more.
+    """
+    kept = [*runs]
+    while len(kept) > most:
+        half = (len(kept) + 1) // 2
+        # Each time this leaves out every second one, so that distances double with the age.
+        kept = kept[:half:2] + kept[half:]
+    return kept
+
+
+def runs_of(offsets: Sequence[int], first: int, last: int) -> list[OffsetRun]:
+    """Return the runs of records that were sent together.
+
+    Args:
+        offsets: their offsets in the source.
+        first: the target's offset of the first one.
+        last: the target's offset of the last one.
+    """
+    # A broker may no longer know where a batch is that was sent to it twice.
+    if not offsets or first < 0 or last < first:
+        return []
+    if last - first != len(offsets) - 1:
+        # Someone else writes the topic, too, and has come between: only these two are certain.
+        return [OffsetRun(offsets[0], first, 1), OffsetRun(offsets[-1], last, 1)]
+    found: list[OffsetRun] = []
+    start = 0
+    for at in range(1, len(offsets) + 1):
+        if at == len(offsets) or offsets[at] != offsets[at - 1] + 1:
+            found.append(OffsetRun(offsets[start], first + start, at - start))
+            start = at
+    return found
+
+
+def syncs_of(runs: Sequence[OffsetRun]) -> list[tuple[int, int]]:
+    """Return the pairs of offsets that let others translate as well as they can.
+
+    A reader of offset syncs knows, of an offset behind a pair, only that the pair itself was read:
+    the first record of a run tells the gap before it, and the last one of a flush its end.
+    """
+    pairs = [(run.upstream, run.downstream) for run in runs]
+    if runs and runs[-1].length > 1:
+        upstream, downstream, length = runs[-1]
+        pairs.append((upstream + length - 1, downstream + length - 1))
+    return pairs[-SYNCS_MAX:]
