@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.broker.storage.repair.findings import Finding, FindingKind, InspectionReport
 from streamlog.broker.storage.repair.inspection import Inspection
 from streamlog.broker.storage.repair.partition_repair import (
@@ -22,9 +23,9 @@ from streamlog.broker.storage.repair.partition_repair import (
     REPAIRED_KINDS,
     repair_partition,
 )
-from streamlog.broker.storage.repair.raw_partition import RawBatch
+from streamlog.broker.storage.repair.raw_partition import RawBatch, Unsound, batches_of_file
 from streamlog.cli.terminal import out, say, text_of
-from streamlog.errors import CorruptData, quantity
+from streamlog.errors import CorruptData, UsageError, quantity
 from streamlog.records.batch import RecordBatch
 from streamlog.records.control_batches import ABORT, COMMIT, marker_of, time_mark_of
 
@@ -55,9 +56,14 @@ def verify(directory: Directory) -> None:
 
 @log_commands.command()
 def dump(
-    directory: Directory,
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    partition: Annotated[int, typer.Argument(help="The number of the partition.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The log's data directory, or a file of lost-and-found."
+        ),
+    ],
+    topic: Annotated[str | None, typer.Argument(help="The topic.")] = None,
+    partition: Annotated[int | None, typer.Argument(help="The number of the partition.")] = None,
     offset: Annotated[
         int, typer.Option("--from", metavar="OFFSET", help="Start at the batch with this offset.")
     ] = 0,
@@ -70,14 +76,33 @@ def dump(
         bool, typer.Option("--records", help="Print the records of each batch.")
     ] = False,
 ) -> None:
-    """Print the batches of a partition; with --records, their records as well."""
-    with Inspection.open(str(directory)) as inspection:
+    """Print the batches of a partition or of a file; with --records, their records as well."""
+    if path.is_file():
+        if topic is not None:
+            raise UsageError(f"{path} is a file: give it alone, without a topic")
+        found = _batches_of(path, offset)
+        for line in islice(_dump_batches(found, records=records), limit):
+            say(line)
+        return
+    if topic is None or partition is None:
+        raise UsageError(f"{path} is not a file: name a topic and a partition behind it")
+    with Inspection.open(str(path)) as inspection:
         _tell_holder(inspection)
         stored = inspection.partition(topic, partition)
         for line in islice(
             _dump_batches(inspection.batches(stored, offset), records=records), limit
         ):
             say(line)
+
+
+def _batches_of(path: Path, offset: int) -> Iterator[RawBatch | Unsound]:
+    """Return what a file has from an offset on. Raises UsageError if it can't be read."""
+    try:
+        for each in batches_of_file(OsFiles(), str(path)):
+            if each.next_offset is None or each.next_offset > offset:
+                yield each
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}") from error
 
 
 @log_commands.command()
@@ -184,9 +209,15 @@ def _price(findings: Sequence[Finding]) -> str:
     )
 
 
-def _dump_batches(batches: Iterator[RawBatch | Finding], *, records: bool) -> Iterator[str]:
+def _dump_batches(
+    batches: Iterator[RawBatch | Finding | Unsound], *, records: bool
+) -> Iterator[str]:
     path = ""
     for each in batches:
+        if isinstance(each, Unsound):
+            size = quantity(each.end_position - each.position, "byte")
+            yield f"  damaged: {size} at {each.position}: {each.reason}"
+            continue
         # The name of a file stands once, before its first batch.
         if each.path != path:
             path = each.path

@@ -152,6 +152,23 @@ def test_a_dump_shows_batches_and_records(here: Path) -> None:
     assert "no partition 9" in nowhere.stderr
 
 
+def test_a_dump_of_a_file_shows_batches_from_any_offset(here: Path) -> None:
+    data = the_log(here).read_bytes()
+    # What a mirror has cut off is such a file: it begins somewhere, and its name is another one.
+    second = int.from_bytes(data[8:12]) + 12
+    (here / "t-0-1.log").write_bytes(data[second:] + b"torn")
+    done = streamlog("dump", "t-0-1.log", "--records", "--from", str(RECORDS - 2), cwd=here)
+    assert done.returncode == 0, done.stderr
+    path, *lines = done.stdout.splitlines()
+    assert path == "t-0-1.log"
+    assert f"offsets {RECORDS - 2} to {RECORDS - 2}" in lines[0]
+    assert lines[-2].endswith(f"k hello {RECORDS - 1}")
+    assert "damaged: 4 bytes" in lines[-1]
+    assert len(streamlog("dump", "t-0-1.log", cwd=here).stdout.splitlines()) == RECORDS + 1
+    assert "give it alone" in streamlog("dump", "t-0-1.log", "t", "0", cwd=here).stderr
+    assert "name a topic" in streamlog("dump", "log", cwd=here).stderr
+
+
 def test_a_dump_shows_time_marks_and_verify_accepts_them(here: Path) -> None:
     with closing(LogDirectory.open(str(here / "log"))) as directory:
         directory.log("greetings", 0).mark_time(5_000, now_ms=0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
@@ -33,6 +34,9 @@ FOLDER = "lost-and-found"
 PIECE_BYTES = 1024 * 1024
 """How much is copied before other work of the broker gets its turn."""
 UNFINISHED = "unfinished"
+NAME_MAX = 200
+"""Characters of a topic's name in that of a file."""
+DIGEST_DIGITS = 16
 
 _log = repeated.logger(__name__)
 
@@ -62,13 +66,13 @@ class LostAndFound:
         """
         volume = self._directory.volume_of(partition.topic, partition.index)
         files, folder = volume.files, f"{volume.path}/{FOLDER}"
-        name = f"{folder}/{partition.topic}-{partition.index}-{offset}"
-        unfinished = f"{folder}/{partition.topic}-{partition.index}.{UNFINISHED}"
+        name = f"{folder}/{file_name(partition.topic)}-{partition.index}"
+        unfinished = f"{name}.{UNFINISHED}"
         end_offset = partition.log.log_end_offset
         try:
             make_durable_directory(files, folder)
             await self._write(files, unfinished, partition, offset)
-            path, is_new = await _free(files, name, unfinished)
+            path, is_new = await _free(files, f"{name}-{offset}", unfinished)
             if is_new:
                 files.rename(unfinished, path)
                 files.sync_directory(folder)
@@ -102,6 +106,18 @@ class LostAndFound:
             raise
         finally:
             file.close()
+
+
+def file_name(topic: str) -> str:
+    """Return how names of files begin that are about a topic.
+
+    A topic's name has up to 249 characters, a file's up to 255, and offsets have 19.
+    """
+    if len(topic) <= NAME_MAX:
+        return topic
+    # No topic has a tilde in its name, so that this name is no other topic's.
+    digest = sha256(topic.encode()).hexdigest()[:DIGEST_DIGITS]
+    return f"{topic[: NAME_MAX - DIGEST_DIGITS - 1]}~{digest}"
 
 
 def _pieces(partition: Partition, offset: int) -> Iterator[bytes]:

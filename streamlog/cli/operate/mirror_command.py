@@ -361,6 +361,7 @@ def alter_link(
         list[str] | None,
         typer.Option("--unset", metavar="NAME", help="A setting that returns to its default."),
     ] = None,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Change settings of a link, all of them or none."""
@@ -370,7 +371,9 @@ def alter_link(
         raise UsageError("nothing to change: give --set NAME=VALUE or --unset NAME")
     session: Session = context.obj
     ask(session, log, lambda admin: admin.alter_link(name, changes))
-    say(f"link {name} is altered")
+    say(
+        json.dumps({"altered": name, "settings": changes}) if as_json else f"link {name} is altered"
+    )
 
 
 @mirror.command("delete")

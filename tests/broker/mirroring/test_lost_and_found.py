@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.mirroring.lost_and_found import LostAndFound
+from streamlog.broker.mirroring.lost_and_found import LostAndFound, file_name
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
 from streamlog.broker.replication.partition import Partition
 from streamlog.broker.storage.disk.files import read_file
@@ -140,3 +140,12 @@ def test_what_is_kept_twice_is_one_file_and_no_file_is_overwritten(
             }
 
     asyncio.run(story())
+
+
+def test_names_of_files_fit_whatever_the_topic_is_called() -> None:
+    topics = ["t", "t" * 200, *("t" * 248 + each for each in "ab")]
+    names = [file_name(each) for each in topics]
+    assert names[:2] == topics[:2]
+    assert len({*names}) == len(names)
+    longest = f"{names[2]}-{10**9}-{2**63 - 1}-{10**6}.log"
+    assert len(longest) <= 255

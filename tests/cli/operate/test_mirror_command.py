@@ -126,7 +126,11 @@ def test_a_link_is_created_described_paused_resumed_and_kept_while_it_mirrors() 
         with pytest.raises(LogError, match="promote or delete them first"):
             clusters.call("delete", "east")
         clusters.link(name="spare")
-        clusters.call("alter", "spare", "--set", "topics=nothing")
+        altered = clusters.call(
+            "alter", "spare", "--set", "topics=none", "--unset", "groups", "--json"
+        )
+        changes = {"topics": "none", "groups": None}
+        assert json.loads(altered) == {"altered": "spare", "settings": changes}
         (one, _) = json.loads(clusters.call("list", "--json"))
         assert (one["name"], one["mirrors"], one["troubles"]) == ("east", 2, {})
 

@@ -23,6 +23,8 @@ from streamlog.broker.storage.log.swap import CLEANED_SUFFIX, chain_of
 from streamlog.records.batch import RecordBatch
 
 NAME_DIGITS = 20
+OFFSET_BYTES = 8
+"""A batch begins with its base offset."""
 
 
 class Unsound(msgspec.Struct, frozen=True):
@@ -124,6 +126,20 @@ class RawPartition(msgspec.Struct, frozen=True, kw_only=True):
                 found = walk_file(file, base_offset=segment.base_offset, end=file.size())
                 base = segment.base_offset
                 yield from ((base, each[1]) for each in found if not isinstance(each, Unsound))
+
+
+def batches_of_file(files: Files, path: str) -> Iterator[RawBatch | Unsound]:
+    """Iterate over a file of batches that stands alone, as those of lost-and-found do.
+
+    Its name tells no offset; the first batch does.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    with closing(files.open(path)) as file:
+        base_offset = int.from_bytes(file.read(OFFSET_BYTES, 0))
+        for each in walk_file(file, base_offset=base_offset, end=file.size()):
+            yield each if isinstance(each, Unsound) else RawBatch(path, *each)
 
 
 def walk_file(
