@@ -48,12 +48,13 @@ async def test_a_command_that_does_not_exist_is_an_error() -> None:
 @on_loop
 async def test_a_command_ends_with_its_reader(tmp_path: Path) -> None:
     mark = tmp_path / "ended"
+    # It waits for the signal itself: one that came just before a sleep would not end the sleep.
     code = (
-        "import signal, sys, pathlib, time\n"
-        f"mark = pathlib.Path({str(mark)!r})\n"
-        "signal.signal(signal.SIGTERM, lambda *_: (mark.touch(), sys.exit()))\n"
+        "import pathlib, signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
         "print('ready', flush=True)\n"
-        "time.sleep(600)\n"
+        "signal.sigwait({signal.SIGTERM})\n"
+        f"pathlib.Path({str(mark)!r}).touch()\n"
     )
     async with reading(Exec(command=[sys.executable, "-c", code])) as life:
         await life.take(1)
