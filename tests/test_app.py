@@ -165,6 +165,8 @@ def test_snapshots_are_settings_of_workers() -> None:
     assert found == SnapshotSettings(url="s3://bucket/a", interval_ms=60_000)
     with pytest.raises(ConfigError, match="snapshots is 'bucket': use s3://BUCKET/PREFIX"):
         App("a", snapshots="bucket")
+    with pytest.raises(ConfigError, match="snapshots is 's3:/bucket': use s3://BUCKET/PREFIX"):
+        App("a", snapshots="s3:/bucket")
     with pytest.raises(ConfigError, match="snapshot_interval must be longer than 0 ms"):
         App("a", snapshot_interval="0s")
     with pytest.raises(ConfigError, match="snapshot_bytes_per_s is 0"):

@@ -164,7 +164,10 @@ def _value(side: str, name: str, value: object) -> object:
         raise ConfigError(f"App({side}=...): {name} is {value!r}: it can be true or false")
     # A codec is looked up now: the producer would look it up with the first batch.
     if name == "compression.type":
-        return Compression.parse(str(value)).name.lower()
+        try:
+            return Compression.parse(str(value)).name.lower()
+        except ConfigError as error:
+            raise ConfigError(f"App({side}=...): {name}: {error}") from error
     if name == "client.rack":
         return str(value)
     # A bool is an int to Python, and never a number of bytes or milliseconds.

@@ -602,10 +602,11 @@ class SinkRunner:
         return bool(self._behind) and self._clock.now_ms() - self._followed_ms >= FOLLOW_MS
 
     async def _follow(self) -> None:
-        """Commit the target's offsets to the group."""
-        behind, self._behind = self._behind, {}
-        await self._log.commit({at: (offset, "") for at, offset in behind.items()})
+        """Commit the target's offsets to the group; what it does not take stays for next time."""
+        # Before the commit: one that fails is tried again an interval later, not in each round.
         self._followed_ms = self._clock.now_ms()
+        await self._log.commit({at: (offset, "") for at, offset in self._behind.items()})
+        self._behind.clear()
         self._on_step("group committed")
 
     async def _pass(self, chunks: Sequence[FlushChunk]) -> None:

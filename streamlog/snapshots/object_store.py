@@ -69,7 +69,9 @@ class SnapshotSettings(msgspec.Struct, frozen=True, kw_only=True):
             ConfigError: one is out of range, or the URL names no store.
         """
         parts = urlsplit(self.url)
-        if parts.scheme not in SCHEMES or not (parts.netloc or parts.path.strip("/")):
+        # A directory has no host before it, and a bucket is one: s3:/bucket names none.
+        store = parts.path.strip("/") if parts.scheme == "file" else parts.netloc
+        if parts.scheme not in SCHEMES or not store:
             raise ConfigError(
                 f"snapshots is {self.url!r}: use s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
                 "az://CONTAINER/PREFIX or file:///DIRECTORY"

@@ -66,7 +66,12 @@ def test_every_setting_of_the_clients_has_a_name_or_a_reason() -> None:
         ("consumer", "fetch.max.bytes", "many", "fetch.max.bytes is 'many': it has to be a whole"),
         ("consumer", "fetch.max.bytes", True, "is True: it has to be a whole number"),
         ("consumer", "fetch.max.bytes", 0, "fetch_max_bytes is 0: it has to be positive"),
-        ("producer", "compression.type", "rar", "compression 'rar' is not known; use one of none"),
+        (
+            "producer",
+            "compression.type",
+            "rar",
+            "App.producer=....: compression.type: compression 'rar' is not known; use one",
+        ),
         ("producer", "enable.metrics.push", 1.5, "it can be true or false"),
     ],
 )

@@ -30,7 +30,7 @@ from streamlog.connect.retries import RecordRetries
 from streamlog.connect_tasks.carried import SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.connect_tasks.sink_task import FOLLOW_MS, GroupPosition, SinkRunner, config_of
-from streamlog.errors import ConfigError, ProcessingError, StreamlogError
+from streamlog.errors import ConfigError, LogError, ProcessingError, StreamlogError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.error_handling import OFFSET
@@ -72,6 +72,8 @@ class Group:
         self.offsets: dict[TopicPartition, tuple[int, str]] = dict.fromkeys(PARTS, GroupPosition(0))
         self.owner: object = None
         self.letters: list[SinkBatch] = []
+        self.failures: list[Exception] = []
+        """What the next commits raise."""
 
     @staticmethod
     def _fill(random: Random, count: int, first: int) -> list[tuple[int, int]]:
@@ -103,6 +105,8 @@ class Member:
     async def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         if self.group.owner is not self:
             raise Fenced("the group has another owner")
+        if self.group.failures:
+            raise self.group.failures.pop()
         self.group.offsets.update(offsets)
 
     async def with_offsets(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
@@ -772,6 +776,35 @@ def test_the_group_follows_a_transactional_target_at_intervals(kind: type[Sink[s
         await runner.revoke(PARTS[1:], is_lost=False)
         assert group.offsets[PARTS[0]] == (end, "")
         assert group.offsets[PARTS[1]][0] == target.offsets[PARTS[1]]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("failure", [Retriable("away"), LogError("away")])
+def test_what_the_group_does_not_take_is_committed_without_another_flush(
+    failure: Exception,
+) -> None:
+    async def story() -> None:
+        clock, target = Clock(), Target()
+        group = Group(Random(0), 20)
+        runner = make(Table, target, group, clock, records=1)
+        runner.assign(dict.fromkeys(PARTS, GroupPosition(0)))
+        await runner.work()
+        runner.seeks.clear()
+        for _ in range(2):
+            await flushed(runner, group, PARTS[0], 2)
+        clock.ms += FOLLOW_MS
+        group.failures.append(failure)
+        with suppress(LogError):
+            await runner.work()
+        assert not group.failures
+        assert not runner.is_idle, "the owner comes back before long"
+        # Not in each round: a group that is away would be asked all the time.
+        await runner.work()
+        assert group.offsets[PARTS[0]][0] < target.offsets[PARTS[0]]
+        clock.ms += FOLLOW_MS
+        await runner.work()
+        assert group.offsets[PARTS[0]][0] == target.offsets[PARTS[0]]
 
     asyncio.run(story())
 

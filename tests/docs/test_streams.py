@@ -31,7 +31,8 @@ def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         later = module.Call("9", "/a", "z", 1, start + timedelta(minutes=2))
         t.input(module.calls).send(later, key="z")
         (load,) = t.output(module.loads).values
-        assert [call.id for call in t.output(module.failed).values] == ["3"]
+        (refused,) = t.output(module.failed).records
+    assert (refused.value.id, refused.headers) == ("3", (("path", b"/a"),))
     assert (load.calls, load.users, load.mean, load.slowest) == (3, 2, 7.0, ["1", "4", "0"])
     assert load.p99 == pytest.approx(7, rel=0.01)
 

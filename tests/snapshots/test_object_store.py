@@ -177,7 +177,18 @@ def test_a_bucket_that_does_not_exist_fails(s3: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "url", ["", "snapshots", "/var/snapshots", "ftp://host/x", "s3://", "file://"]
+    "url",
+    [
+        "",
+        "snapshots",
+        "/var/snapshots",
+        "ftp://host/x",
+        "s3://",
+        "s3:/x",
+        "gs:x",
+        "az:///x",
+        "file://",
+    ],
 )
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="use s3://BUCKET/PREFIX"):

@@ -40,7 +40,7 @@ kinds = once.split(
     failed=lambda _, call: call.ms < 0,
     pages=lambda _, call: not call.path.startswith("/static/"),
 )
-kinds["failed"].to(failed)
+kinds["failed"].with_headers(lambda record: {"path": record.value.path}).to(failed)
 per_path = kinds["pages"].set_timestamp(lambda call: call.at).group_by(path_of, name="by-path")
 load = per_path.windowed(tumbling("1m", grace="10s")).agg(
     Load,
