@@ -104,6 +104,7 @@ NOT_ON_MOCK: dict[str, dict[str, str]] = {
         "test_an_older_producer_with_the_transactional_id_is_fenced": "it fences no producer",
         "test_a_stable_offset_lookup_waits_for_the_pending_transaction": FORGETS,
         "test_cancelling_a_transaction_aborts_it": NO_ABORTS,
+        "test_each_transaction_has_an_epoch_of_its_own_where_the_cluster_gives_it": NO_ABORTS,
     },
 }
 """What librdkafka's mock cluster does not do, by module and test.

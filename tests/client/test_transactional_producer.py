@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 
 from streamlog.client.admin import NewTopic
+from streamlog.client.cluster import Cluster
 from streamlog.client.offset_lookup import Isolation
 from streamlog.client.offset_metadata import OffsetAndMetadata
 from streamlog.client.producer import Producer, transaction_session
@@ -86,6 +87,37 @@ def test_a_transaction_block_counts_whole_or_not_at_all(open_log: OpenLog) -> No
             assert await read(log, T0, T1) == [b"a0", b"c0", b"c0", b"c0", b"a1", b"b1"]
             everything = await read(log, isolation="read_uncommitted")
             assert everything == [b"a0", b"no", b"c0", b"c0", b"c0"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("level", [None, 0])
+def test_each_transaction_has_an_epoch_of_its_own_where_the_cluster_gives_it(
+    open_log: OpenLog, monkeypatch: pytest.MonkeyPatch, level: int | None
+) -> None:
+    """At level 0 the producer has transactions v1, as on a cluster of Kafka 3."""
+
+    async def feature(*_: object) -> int:
+        return 0
+
+    if level == 0:
+        monkeypatch.setattr(Cluster, "feature", feature)
+
+    async def main() -> None:
+        async with open_log(t=1) as log, log.producer(transactional_id="x") as producer:
+            assert producer._session is not None
+            machine, epochs = producer._session._transactions, []
+            for committed in (True, False, True):
+                async with failing(producer, Stop) if not committed else producer.transaction():
+                    await producer.send("t", b"%d" % committed, partition=0)
+                    await producer.flush()
+                    if not committed:
+                        raise Stop
+                assert machine.identity is not None
+                epochs.append(machine.identity.producer_epoch - len(epochs) * machine.is_v2)
+            assert len(set(epochs)) == 1, (machine.is_v2, epochs)
+            assert not (level == 0 and machine.is_v2)
+            assert await read(log) == [b"1", b"1"]
 
     asyncio.run(main())
 
