@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from simulation.mirror.promotion import Promotion
 from streamlog.broker.mirroring.link_plan import LinkRules, plan_link
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
 from streamlog.protocol.messages.metadata_log import LinkSetting
@@ -36,14 +37,13 @@ from streamlog.protocol.schema import ZERO_UUID
 
 if TYPE_CHECKING:
     from simulation.mirror.site import Site
-    from simulation.mirror.site_replica import SiteReplica
     from simulation.mirror.world import TwoClusters
 
 TOPIC = "t"
 ROUND_MS = 100
 UNCLEAN = 1
-SEALED_MS_MAX = 1500
-"""How long a promotion without loss may take before it is given up."""
+OPERATORS = 2
+"""How many operators promote at once; more would meet only what two meet."""
 
 
 class Administrator:
@@ -58,7 +58,8 @@ class Administrator:
         self._recreates = chance.random() < 0.15
         self._turns = chance.choice([0, 0.02, 0.06])
         """How probable a promotion or a fail back is in a round."""
-        self._sealed_until_ms = 0
+        self._promotions: list[Promotion] = []
+        """What operators are at, two of them at once at most."""
 
     def round(self) -> None:
         """Look at everything once."""
@@ -125,8 +126,8 @@ class Administrator:
     def _decide(self) -> None:
         """Do something that only people decide."""
         world, chance = self._world, self._world.chance
-        if world.sealed:
-            self._promote_sealed()
+        self._continue_promotions()
+        if self._promotions and chance.random() < 0.9:
             return
         kind = chance.random()
         if self._is_active_active:
@@ -139,18 +140,27 @@ class Administrator:
         elif self._recreates and kind > 0.99:
             self._recreate(world.sites[0])
 
+    def _continue_promotions(self) -> None:
+        chance = self._world.chance
+        for each in self._promotions:
+            each.step()
+            # Some operators are faster than the news of what they have decided.
+            if chance.random() < 0.5:
+                each.step()
+        self._promotions = [each for each in self._promotions if not each.is_over]
+        if 0 < len(self._promotions) < OPERATORS and chance.random() < 0.1:
+            self._promotions.append(self._promotions[0].rival())
+
     def _turn(self) -> None:
         """Take the next step of a failover or a fail back."""
         world, chance = self._world, self._world.chance
         mirroring = [site for site in world.sites if self._is_mirror(site)]
         if mirroring:
             (site,) = mirroring
-            if chance.random() < 0.5:
-                self._promote(site, is_complete=False)
-            else:
-                world.sealed.add(world.other(site))
-                self._sealed_until_ms = world.now_ms + SEALED_MS_MAX
-                world.tell(f"{world.other(site).name} is sealed")
+            if chance.random() < 0.3:
+                self._promote_now(site)
+            elif len(self._promotions) < OPERATORS:
+                self._promotions.append(Promotion(world, site))
             return
         topic = world.sites[1].metadata.topic(TOPIC)
         if topic is not None and world.sites[0].metadata.topic(TOPIC) is not None:
@@ -162,67 +172,25 @@ class Administrator:
         mirror = None if topic is None else site.metadata.mirrors.get(topic.topic_id)
         return mirror is not None and mirror.is_mirror
 
-    def _promote(self, site: Site, *, is_complete: bool) -> None:
-        world = self._world
-        topic = site.metadata.topic(TOPIC)
-        if topic is None:
-            return
+    def _promote_now(self, site: Site) -> None:
         promoted = AlterableMirror(name=TOPIC, state=MirrorState.PROMOTED)
         answer = site.ask(AlterMirrorsRequest(wall_ms=site.now_ms, topics=[promoted]))
         if not isinstance(answer, AlterMirrorsResponse) or answer.topics[0].error_code:
-            world.count("refused promotions")
+            self._world.count("refused promotions")
+        else:
+            self.on_promoted(site, is_complete=False)
+
+    def on_promoted(self, site: Site, *, is_complete: bool) -> None:
+        """Note that a cluster leads the topic from now on."""
+        world = self._world
+        topic = site.metadata.topic(TOPIC)
+        if topic is None:
             return
         world.count("promotions without loss" if is_complete else "promotions")
         world.tell(f"{site.name} is promoted, is_complete={is_complete}")
         world.owners[world.histories[topic.topic_id]] = site
         for number in topic.partitions:
             world.checker.on_promoted(site, (topic.topic_id, number), is_complete=is_complete)
-
-    def _promote_sealed(self) -> None:
-        """Promote once the mirror has everything that its source, which is sealed, has."""
-        world = self._world
-        (source,) = world.sealed
-        site = world.other(source)
-        if not self._is_mirror(site) or world.now_ms > self._sealed_until_ms:
-            world.sealed.clear()
-        elif self._has_everything(site, source):
-            world.sealed.clear()
-            self._promote(site, is_complete=True)
-
-    def _has_everything(self, site: Site, source: Site) -> bool:
-        ours, theirs = site.metadata.topic(TOPIC), source.metadata.topic(TOPIC)
-        if ours is None or theirs is None or len(ours.partitions) != len(theirs.partitions):
-            return False
-        for number in ours.partitions:
-            here = self._leader(site, (ours.topic_id, number))
-            there = self._leader(source, (theirs.topic_id, number))
-            lag = None if here is None or here.replica.mirror is None else here.replica.mirror.lag
-            # Without a lag, this reader has not been served: its log may diverge.
-            if here is None or lag is None or there is None:
-                return False
-            if self._world.plan.promotes_at_lag_zero:
-                if lag:
-                    return False
-                continue
-            # What the source has appended and not committed may still be acknowledged.
-            if there.log.high_watermark < there.log.end_offset:
-                return False
-            # A leader of the mirror that is lost before its followers have all takes it along.
-            if here.log.high_watermark != there.log.end_offset:
-                return False
-        return True
-
-    @staticmethod
-    def _leader(site: Site, place: tuple[bytes, int]) -> SiteReplica | None:
-        """Return the replica that leads in the newest epoch, if it knows by now."""
-        partition = site.metadata.partition(*place)
-        if partition is None or partition.leader < 0:
-            return None
-        broker = site.brokers[partition.leader]
-        replica = broker.replicas.get(place) if broker.is_up else None
-        if replica is None or replica.replica.leader is None:
-            return None
-        return replica if replica.replica.leader.epoch == partition.leader_epoch else None
 
     def _follow(self, site: Site) -> None:
         """Fail back: let a topic that this cluster had follow the other cluster."""

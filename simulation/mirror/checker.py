@@ -7,8 +7,8 @@ It sees disks and committed metadata, not the machines' reasons. The laws:
 - M2: what is committed in a cluster is on all its in-sync replicas and stays there, unless the
   controller has begun an epoch to lose it. Followers of a mirror equal their leader.
 - M3: what a cluster had when it was promoted is never cut by a mirror that has reached that era.
-- M4: what was acknowledged by the cluster that leads a topic is there at the end; a promotion
-  without loss loses nothing.
+- M4: what was acknowledged by the cluster that leads a topic is there at the end. A promotion
+  without loss loses nothing, and its source acknowledges nothing afterwards that it lacks.
 - M5: after its promotion a topic copies nothing.
 - M6: at the end, a mirror has its source's records, and no others.
 """
@@ -48,6 +48,9 @@ class MirrorChecker:
         self._written: dict[tuple[Log, int, int], tuple[Entry, Entry | None]] = {}
         self._was_committed: set[tuple[Log, int, int]] = set()
         self._promoted: dict[Log, list[tuple[int, int]]] = {}
+        self._moved: dict[Log, tuple[Site, dict[int, Entry]]] = {}
+        """The cluster that led a log before its last promotion, if it was one without loss, and
+        what was committed in the other one then."""
 
     def violate(self, law: str, what: str) -> None:
         """Stop the life."""
@@ -118,6 +121,11 @@ class MirrorChecker:
             self.violate("M4", f"{entry} at {offset} is acknowledged, and there is {found}")
         log = self.log_of(replica.place)
         self._world.count("acknowledged")
+        moved = self._moved.get(log)
+        if moved is not None and moved[0] is replica.site and moved[1].get(offset) != entry:
+            self.violate(
+                "M4", f"{entry} at {offset} is acknowledged where the topic has moved from"
+            )
         if self._world.owners.get(log[0]) is replica.site:
             self.acknowledged.setdefault(log, {})[offset] = entry
 
@@ -182,6 +190,9 @@ class MirrorChecker:
         if gone and is_complete:
             self.violate("M4", f"{site.name} is promoted without loss and lacks {min(gone)}")
         self.acknowledged[log] = {p: e for p, e in acknowledged.items() if p not in gone}
+        self._moved.pop(log, None)
+        if is_complete:
+            self._moved[log] = self._world.other(site), {**committed}
         partition = site.metadata.partition(*place)
         if partition is not None and committed:
             era = partition.leader_epoch, max(committed) + 1

@@ -15,9 +15,10 @@ from streamlog.broker.mirroring.link_plan import KnownMirror, SourceTopicFacts
 from streamlog.broker.quorum.controller.cluster_controller import Controller
 from streamlog.broker.quorum.controller.decision import ControllerContext, Decision
 from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
-from streamlog.broker.quorum.metadata.mirror_topics import ERA_DISTANCE, MirrorState
+from streamlog.broker.quorum.metadata.mirror_topics import ERA_DISTANCE
 from streamlog.broker.replication.replica_state import ReplicaState
 from streamlog.protocol.messages.metadata_log import PartitionChangeRecord
+from streamlog.protocol.messages.mirror_messages import AlterSealsRequest
 
 if TYPE_CHECKING:
     from random import Random
@@ -91,6 +92,9 @@ class Site:
     def ask(self, request: Message) -> Message | None:
         """Return what the controller answers."""
         decision = self._controller.decide(request, 99, self.now_ms)
+        if self._world.plan.seals_without_epoch and isinstance(request, AlterSealsRequest):
+            kept = [e for e in decision.records if not isinstance(e, PartitionChangeRecord)]
+            decision = Decision(tuple(kept), decision.answer)
         self._commit(decision)
         return None if decision.answer is None else decision.answer()
 
@@ -134,7 +138,7 @@ class Site:
         metadata = self.metadata
         states = {}
         for topic, number, partition in metadata.partitions():
-            mirror = metadata.mirrors.get(topic.topic_id)
+            mirror, seal = metadata.mirrors.get(topic.topic_id), metadata.seals.get(topic.topic_id)
             states[topic.topic_id, number] = ReplicaState(
                 leader=partition.leader,
                 leader_epoch=partition.leader_epoch,
@@ -143,15 +147,12 @@ class Site:
                 isr=partition.isr,
                 last_unclean_epoch=partition.last_unclean_epoch,
                 mirror_of=None if mirror is None else mirror.mirror_of,
+                sealed_for=seal.target_cluster_id if seal is not None and seal.is_closed else "",
             )
         return News(
             metadata.offset,
             states,
-            frozenset(
-                topic_id
-                for topic_id, mirror in metadata.mirrors.items()
-                if mirror.state is MirrorState.ACTIVE
-            ),
+            frozenset(topic_id for topic_id, mirror in metadata.mirrors.items() if mirror.copies),
             {each.broker_id: each.epoch for each in metadata.brokers.values() if each.is_active},
         )
 

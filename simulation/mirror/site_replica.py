@@ -138,9 +138,11 @@ class SiteReplica:
         self._ask_wanted()
 
     def produce(self, entry_of: Callable[[int], Entry]) -> None:
-        """Take a record of a producer, unless this is a mirror or too few are in sync."""
-        leader = self.replica.leader
+        """Take a record of a producer, unless it is a mirror, sealed, or too few are in sync."""
+        leader, state = self.replica.leader, self.replica.state
         if leader is None or self.replica.mirror is not None or leader.is_under_min_isr:
+            return
+        if state is not None and state.sealed_for:
             return
         entry, offset = entry_of(leader.epoch), self.disk.end
         self._checker.on_produced(self, entry)

@@ -21,7 +21,7 @@ from simulation.mirror.site import Site
 from simulation.mirror.troubles import Troubles
 
 FAULTS_MS = 6_000
-REST_MS_MAX = 40_000
+REST_MS_MAX = 120_000
 """Once nothing fails any more, everything has to come to rest within this time."""
 LAST_RECORDS_MS = 600
 """How long producers go on once nothing fails any more."""
@@ -44,8 +44,6 @@ class TwoClusters:
         """The history that each topic belongs to, by topic id; mirrors share their source's."""
         self.owners: dict[int, Site] = {}
         """The cluster that leads each history: the last one that was promoted."""
-        self.sealed: set[Site] = set()
-        """The clusters whose producers wait."""
         self.is_healed = False
         self.sync_ms = chance.choice([2, 10, 60])
         self.batch_max = chance.choice([1, 3, 20])
@@ -57,11 +55,11 @@ class TwoClusters:
         self._pause_ms = chance.choice([10, 40, 120])
         self.sites = (Site(self, "a", size, CLOCKS_MS_MAX), Site(self, "b", size, ahead_ms))
         self.troubles = Troubles(self)
-        self._administrator = Administrator(self)
+        self.administrator = Administrator(self)
         for site in self.sites:
             site.begin()
             self._tick(site)
-        self.at(300, self._administrator.round)
+        self.at(300, self.administrator.round)
         self.at(300, self._produce)
         self.at(400, self.troubles.strike)
 
@@ -146,7 +144,7 @@ class TwoClusters:
                 if (mirror := site.metadata.mirrors.get(topic.topic_id)) is None
                 or not mirror.is_mirror
             ]
-            if own and site not in self.sealed:
+            if own:
                 self._send(site, self.chance.choice(own))
         self.at(self.chance.randint(1, self._pause_ms), self._produce)
 
@@ -159,7 +157,7 @@ class TwoClusters:
 
         def arrive() -> None:
             replica = broker.replicas.get(place)
-            if broker.is_up and replica is not None and site not in self.sealed:
+            if broker.is_up and replica is not None:
                 replica.produce(lambda epoch: Entry(epoch, producer, sequence))
 
         self.carry("producer", broker.address, arrive)
@@ -169,7 +167,6 @@ class TwoClusters:
     def heal(self) -> None:
         """From here on nothing fails."""
         self.is_healed = True
-        self.sealed.clear()
         self.tell("healed")
 
     def _unrest(self) -> str:
