@@ -36,6 +36,9 @@ from streamlog.worker.connect.app_herder import PREFIX
 
 CONNECT_VARIABLE: Final = "STREAMLOG_CONNECT"
 PASSWORD_VARIABLE: Final = "STREAMLOG_CONNECT_PASSWORD"  # noqa: S105 - its name
+USER_VARIABLE: Final = "STREAMLOG_CONNECT_USER"
+PASSWORD_FILE_VARIABLE: Final = "STREAMLOG_CONNECT_PASSWORD_FILE"  # noqa: S105 - its name
+CA_VARIABLE: Final = "STREAMLOG_CONNECT_CA"
 DEFAULT_CONNECT: Final = f"http://{REST_DEFAULT}"
 PRINCIPAL_DEFAULT: Final = "User:connect"
 TIMEOUT_S: Final = 60
@@ -105,7 +108,7 @@ def login(
         typer.Option(
             "--user",
             metavar="NAME",
-            envvar="STREAMLOG_CONNECT_USER",
+            envvar=USER_VARIABLE,
             help=f"Log in as this user; the password is that of {PASSWORD_VARIABLE}, of"
             " --password-file, or asked for.",
         ),
@@ -115,7 +118,7 @@ def login(
         typer.Option(
             "--password-file",
             metavar="FILE",
-            envvar="STREAMLOG_CONNECT_PASSWORD_FILE",
+            envvar=PASSWORD_FILE_VARIABLE,
             help="File with the password.",
         ),
     ] = None,
@@ -124,7 +127,7 @@ def login(
         typer.Option(
             "--ca",
             metavar="PEM",
-            envvar="STREAMLOG_CONNECT_CA",
+            envvar=CA_VARIABLE,
             help="Authorities of the server's certificate. Default: those of this machine.",
         ),
     ] = "",
@@ -181,7 +184,7 @@ class ConnectAnswer(StreamlogError):
 @connectors.command("list")
 def list_connectors(*, connect: UrlOption = "") -> None:
     """Print all connectors with their states."""
-    found = _ask(connect, "GET", "/connectors?expand=status&expand=info")
+    found = ask_connect(connect, "GET", "/connectors?expand=status&expand=info")
     grid = Grid("connector", "type", "class", "state", "tasks")
     for name, each in sorted(found.items()):
         info, status = each.get("info", {}), each.get("status", {})
@@ -223,14 +226,14 @@ def describe(
     connect: UrlOption = "",
 ) -> None:
     """Print a connector's configuration, tasks and offsets as JSON; or, with --acls, its needs."""
-    path = _path(name)
+    path = connector_path(name)
     if not acls:
         if new_cluster or principal != PRINCIPAL_DEFAULT:
             raise UsageError("--principal and --new-cluster need --acls")
         whole = {
-            **_ask(connect, "GET", path),
-            "status": _ask(connect, "GET", f"{path}/status"),
-            **_ask(connect, "GET", f"{path}/offsets"),
+            **ask_connect(connect, "GET", path),
+            "status": ask_connect(connect, "GET", f"{path}/status"),
+            **ask_connect(connect, "GET", f"{path}/offsets"),
         }
         _print(whole)
         return
@@ -250,10 +253,10 @@ def _needed_acls(url: str, path: str, *, is_new_cluster: bool) -> dict[str, Any]
     Raises:
         ConnectAnswer: there is no such connector, or the service can't tell.
     """
-    _ask(url, "GET", path)
+    ask_connect(url, "GET", path)
     query = f"?newCluster={str(is_new_cluster).lower()}"
     try:
-        found: dict[str, Any] = _ask(url, "GET", f"{path}/acls{query}")
+        found: dict[str, Any] = ask_connect(url, "GET", f"{path}/acls{query}")
     except ConnectAnswer as error:
         if str(error) != NO_SUCH_PATH:
             raise
@@ -292,7 +295,7 @@ def _command(principal: str, acl: dict[str, Any]) -> str:
 def create(file: FileArgument, *, connect: UrlOption = "") -> None:
     """Create the connector of a file, or change it to what the file says."""
     name, settings = read_connector_file(file)
-    _ask(connect, "PUT", f"{_path(name)}/config", settings)
+    ask_connect(connect, "PUT", f"{connector_path(name)}/config", settings)
     say(f"connector {name} is set")
 
 
@@ -301,7 +304,7 @@ def validate(file: FileArgument, *, connect: UrlOption = "") -> None:
     """Print what is wrong with the settings of a file; exit code 1 if anything is."""
     name, settings = read_connector_file(file)
     kind = settings.get("connector.class", "")
-    found = _ask(
+    found = ask_connect(
         connect, "PUT", f"/connector-plugins/{quote(kind, safe='')}/config/validate", settings
     )
     for each in found["configs"]:
@@ -327,7 +330,7 @@ def delete(
 ) -> None:
     """Delete a connector; its offsets stay."""
     if drop_slot:
-        released = _ask(connect, "DELETE", f"{_path(name)}?release=true")
+        released = ask_connect(connect, "DELETE", f"{connector_path(name)}?release=true")
         if not released:
             raise ConnectAnswer(
                 f"connector {name} is deleted, but this service, which may be Kafka Connect, has"
@@ -335,28 +338,28 @@ def delete(
             )
         say(released["message"])
     else:
-        _ask(connect, "DELETE", _path(name))
+        ask_connect(connect, "DELETE", connector_path(name))
     say(f"connector {name} is deleted")
 
 
 @connectors.command("pause")
 def pause(name: NameArgument, *, connect: UrlOption = "") -> None:
     """Let a connector carry nothing; its tasks stay where they are."""
-    _ask(connect, "PUT", f"{_path(name)}/pause")
+    ask_connect(connect, "PUT", f"{connector_path(name)}/pause")
     say(f"connector {name} pauses")
 
 
 @connectors.command("resume")
 def resume(name: NameArgument, *, connect: UrlOption = "") -> None:
     """Let a paused or stopped connector run."""
-    _ask(connect, "PUT", f"{_path(name)}/resume")
+    ask_connect(connect, "PUT", f"{connector_path(name)}/resume")
     say(f"connector {name} runs")
 
 
 @connectors.command("stop")
 def stop(name: NameArgument, *, connect: UrlOption = "") -> None:
     """End the tasks of a connector; its offsets can be changed then."""
-    _ask(connect, "PUT", f"{_path(name)}/stop")
+    ask_connect(connect, "PUT", f"{connector_path(name)}/stop")
     say(f"connector {name} stops")
 
 
@@ -371,9 +374,9 @@ def restart(
     """Restart the tasks of a connector."""
     if task is None:
         query = f"?includeTasks=true&onlyFailed={str(failed).lower()}"
-        _ask(connect, "POST", f"{_path(name)}/restart{query}")
+        ask_connect(connect, "POST", f"{connector_path(name)}/restart{query}")
     else:
-        _ask(connect, "POST", f"{_path(name)}/tasks/{task}/restart")
+        ask_connect(connect, "POST", f"{connector_path(name)}/tasks/{task}/restart")
     say(f"connector {name} restarts")
 
 
@@ -386,11 +389,13 @@ def plugins(
     """Print the installed connectors, or the settings of one."""
     if name is None:
         grid = Grid("connector", "type", "version")
-        for each in _ask(connect, "GET", "/connector-plugins"):
+        for each in ask_connect(connect, "GET", "/connector-plugins"):
             grid.add_row(each["class"], each["type"], each.get("version") or "")
     else:
         grid = Grid("setting", "type", "default", "what it is")
-        for each in _ask(connect, "GET", f"/connector-plugins/{quote(name, safe='')}/config"):
+        for each in ask_connect(
+            connect, "GET", f"/connector-plugins/{quote(name, safe='')}/config"
+        ):
             default = "(required)" if each["required"] else each["default_value"] or ""
             grid.add_row(each["name"], each["type"], default, each["documentation"])
     out().print(grid)
@@ -416,30 +421,41 @@ def offsets(
     connect: UrlOption = "",
 ) -> None:
     """Print how far a connector is, or set that; the connector has to be stopped."""
-    path = f"{_path(name)}/offsets"
+    path = f"{connector_path(name)}/offsets"
     if sum((new is not None, reset, forget_range)) > 1:
         raise ConfigError("--set, --reset and --forget-range contradict each other")
     if (new is None and not reset and not forget_range) or (forget_range and not execute):
-        _print(_ask(connect, "GET", path))
+        _print(ask_connect(connect, "GET", path))
         if forget_range:
             say("nothing was changed: say --execute to begin at these offsets with new settings")
         return
     if forget_range:
-        say(_ask(connect, "DELETE", f"{path}/ranges")["message"])
+        say(ask_connect(connect, "DELETE", f"{path}/ranges")["message"])
         return
     try:
         entries = None if new is None else json.loads(new)
     except ValueError as error:
         raise ConfigError(f"--set is no JSON: {error}") from None
     if not execute:
-        _print({"before": _ask(connect, "GET", path)["offsets"], "behind": entries or []})
+        _print({"before": ask_connect(connect, "GET", path)["offsets"], "behind": entries or []})
         say("nothing was changed: say --execute")
         return
     method, body = ("DELETE", None) if entries is None else ("PATCH", {"offsets": entries})
-    say(_ask(connect, method, path, body)["message"])
+    say(ask_connect(connect, method, path, body)["message"])
 
 
-def _path(name: str) -> str:
+def login_of_environment() -> Login:
+    """Return the login for a command that has no options of its own for it."""
+    file = os.environ.get(PASSWORD_FILE_VARIABLE)
+    return Login(
+        os.environ.get(USER_VARIABLE, ""),
+        None if file is None else Path(file),
+        os.environ.get(CA_VARIABLE, ""),
+    )
+
+
+def connector_path(name: str) -> str:
+    """Return the path of a connector in the REST API."""
     return f"/connectors/{quote(name, safe='')}"
 
 
@@ -447,7 +463,7 @@ def _print(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _ask(url: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
+def ask_connect(url: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
     """Return the JSON of an answer.
 
     Raises:
@@ -460,7 +476,7 @@ def _ask(url: str, method: str, path: str, body: object = None) -> Any:  # noqa:
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     if urlsplit(url).username is not None:
         raise ConfigError("--connect has a user in its URL: say --user NAME")
-    login = _login.get() or Login()
+    login = _login.get() or login_of_environment()
     headers.update(login.headers)
     asked = urllib.request.Request(url.rstrip("/") + path, data, headers, method=method)  # noqa: S310 - checked above
     try:

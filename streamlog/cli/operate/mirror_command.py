@@ -20,6 +20,8 @@ from streamlog.broker.config.link import LINK_SECURITY, LinkConfig
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.mirroring.link_runner import rules_of
 from streamlog.cli.broker_command import broker_config
+from streamlog.cli.operate import mirror_to_kafka
+from streamlog.cli.operate.connectors_command import DEFAULT_CONNECT
 from streamlog.cli.operate.mirror_promotion import (
     ConfigOption,
     JsonOption,
@@ -75,11 +77,28 @@ SetOption = Annotated[
 ]
 
 SourceOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--source",
         metavar="URL",
         help="The source, kafka://HOST:PORT[,HOST:PORT...], or kafka+ssl:// with TLS.",
+    ),
+]
+ToOption = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="URL",
+        help="Mirror from this cluster to Apache Kafka instead, by a Connect service.",
+    ),
+]
+ConnectOption = Annotated[
+    str | None,
+    typer.Option(
+        "--connect",
+        metavar="URL",
+        help="The Connect service that runs mirrors to Apache Kafka, and the command is of those."
+        f" Default of create --to: {DEFAULT_CONNECT}.",
     ),
 ]
 PatternOption = Annotated[
@@ -119,16 +138,28 @@ def create_link(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The link's name.")],
     *,
-    source: SourceOption,
+    source: SourceOption = None,
+    to: ToOption = None,
     topics: PatternOption,
     groups: GroupsOption = None,
     prefix: PrefixOption = "",
     settings: SetOption = None,
+    connect: ConnectOption = None,
     as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Link this cluster to a source, and mirror the topics that match."""
     given = parse_name_values("--set", settings or ())
+    if to is not None:
+        if prefix:
+            raise UsageError("--to takes no --prefix: say --set source.cluster.alias=NAME")
+        settings_there = link_settings(to, given)
+        target = run(look_at(to, settings_there)).cluster_id, settings_there
+        wanted_there = mirror_to_kafka.WantedMirror(name, *target, topics, groups)
+        mirror_to_kafka.create(context.obj, source or log, wanted_there, connect, as_json=as_json)
+        return
+    if source is None:
+        raise UsageError("name the source by --source URL, or by --to URL where records go")
     wanted = link_settings(source, given | {"topics": topics, "prefix": prefix})
     if groups is not None:
         wanted["groups"] = groups
@@ -147,14 +178,26 @@ def create_link(
             " match the whole name"
         )
     ask(session, log, partial(create, only_checks=False))
+    _say_created(name, look.cluster_id, names, there, log=log, as_json=as_json)
+
+
+def _say_created(
+    name: str,
+    cluster: str,
+    names: Sequence[str],
+    there: set[str],
+    *,
+    log: str | None,
+    as_json: bool,
+) -> None:
     taken = sorted(there & {*names})
     mirrored = [each for each in names if each not in there]
     if as_json:
-        shown = {"link": name, "source": look.cluster_id, "topics": mirrored, "taken": taken}
+        shown = {"link": name, "source": cluster, "topics": mirrored, "taken": taken}
         say(json.dumps(shown))
         return
     say(
-        f"link {name} mirrors {quantity(len(mirrored), 'topic')} of cluster {look.cluster_id}"
+        f"link {name} mirrors {quantity(len(mirrored), 'topic')} of cluster {cluster}"
         + (f": {some_of(mirrored)}" if mirrored else "")
     )
     if taken:
@@ -239,10 +282,17 @@ async def _connect_once(addresses: str, security: Security) -> None:
 
 @mirror.command("list")
 def list_links(
-    context: typer.Context, *, as_json: JsonOption = False, log: LogOption = None
+    context: typer.Context,
+    *,
+    connect: ConnectOption = None,
+    as_json: JsonOption = False,
+    log: LogOption = None,
 ) -> None:
     """Print all links."""
     session: Session = context.obj
+    if connect is not None:
+        mirror_to_kafka.show_list(session, log, connect, as_json=as_json)
+        return
     found = ask(session, log, lambda admin: admin.describe_mirrors())
     if as_json:
         say(json.dumps([_link_json(each) for each in found.links]))
@@ -268,11 +318,15 @@ def describe_link(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One link.")] = None,
     *,
+    connect: ConnectOption = None,
     as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Print links with their settings, and the state of each mirror topic."""
     session: Session = context.obj
+    if connect is not None:
+        mirror_to_kafka.show(session, log, connect, name, as_json=as_json)
+        return
     found = ask(session, log, lambda admin: admin.describe_mirrors())
     links = [each for each in found.links if name in (None, each.name)]
     if name is not None and not links:
@@ -381,11 +435,15 @@ def delete_link(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The link.")],
     *,
+    connect: ConnectOption = None,
     as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Delete a link that mirrors no topic any more."""
     session: Session = context.obj
+    if connect is not None:
+        mirror_to_kafka.change(connect, name, "delete", as_json=as_json)
+        return
     ask(session, log, lambda admin: admin.delete_link(name))
     say(json.dumps({"deleted": name}) if as_json else f"link {name} is deleted")
 
@@ -396,11 +454,16 @@ def pause(
     topics: TopicArguments = None,
     *,
     link: LinkOption = None,
+    connect: ConnectOption = None,
     as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Let mirror topics copy nothing until they are resumed."""
     session: Session = context.obj
+    if connect is not None:
+        named = mirror_to_kafka.mirror_named(topics, link)
+        mirror_to_kafka.change(connect, named, "pause", as_json=as_json)
+        return
     states = {MirrorStatus.PAUSED, MirrorStatus.STOPPED, MirrorStatus.PROMOTED}
 
     async def question(admin: Admin) -> list[str]:
@@ -418,11 +481,16 @@ def resume(
     topics: TopicArguments = None,
     *,
     link: LinkOption = None,
+    connect: ConnectOption = None,
     as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Let mirror topics that are paused or stopped copy again."""
     session: Session = context.obj
+    if connect is not None:
+        named = mirror_to_kafka.mirror_named(topics, link)
+        mirror_to_kafka.change(connect, named, "resume", as_json=as_json)
+        return
     # Those of a link that are stopped have a reason, so they are resumed by name only.
     states = {*MirrorStatus} - {MirrorStatus.PAUSED}
 
