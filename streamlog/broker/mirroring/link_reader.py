@@ -51,8 +51,8 @@ BeginEpoch = Callable[["MirrorCopy", int | None], Awaitable[None]]
 to cut. Another `MirrorCopy` reads in the new epoch. Raises StreamlogError without an answer."""
 Stop = Callable[["MirrorCopy", str], Awaitable[None]]
 """Tells the controller that a topic can't be mirrored any more, and why."""
-Keep = Callable[["MirrorCopy", int], Awaitable[None]]
-"""Keeps the records of a mirror from an offset on in a file. Raises StreamlogError."""
+Keep = Callable[["MirrorCopy", KeepRecords], Awaitable[None]]
+"""Keeps records of a mirror in a file. Raises StreamlogError."""
 
 _log = repeated.logger(__name__)
 
@@ -190,9 +190,9 @@ class LinkReader:
                     await self._begin_epoch(copy, None)
                 case StopMirror(reason):
                     await self._stop(copy, reason)
-                case KeepRecords(offset):
-                    await self._keep(copy, offset)
-                    copy.on_kept(offset)
+                case KeepRecords():
+                    await self._keep(copy, wanted)
+                    copy.on_kept(wanted.offset)
                     self._look_again()
                 case AskEnds():
                     start, end = await self._find_ends(copy)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from streamlog.broker.config.security import SecurityConfig
     from streamlog.broker.mirroring.lost_and_found import LostAndFound
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
+    from streamlog.broker.replication.mirror_reader import KeepRecords
     from streamlog.broker.replication.partition import Partition, Partitions
     from streamlog.broker.storage.log.partition_log import PartitionLog
     from streamlog.clock import Clock
@@ -319,8 +320,13 @@ class Mirrors:
             bytes_per_s=config.bytes_per_second,
         )
 
-    async def _keep(self, copy: MirrorCopy, offset: int) -> None:
-        await self._lost_and_found.keep(copy.partition, offset)
+    async def _keep(self, copy: MirrorCopy, wanted: KeepRecords) -> None:
+        topic = self._metadata.topic(copy.partition.topic)
+        mirror = None if topic is None else self._metadata.mirrors.get(topic.topic_id)
+        # What was only ever copied goes here as it has gone there.
+        if wanted.is_deleted and mirror is not None and not mirror.was_led_by(self._cluster_id):
+            return
+        await self._lost_and_found.keep(copy.partition, wanted.offset)
 
     async def _begin_epoch(self, copy: MirrorCopy, least: int | None) -> None:
         topic = self._metadata.topic(copy.partition.topic)

@@ -58,6 +58,9 @@ class KeepRecords(msgspec.Struct, frozen=True):
     """Keep the records from `offset` on in a file, for `MirrorReader.on_kept`: they will be cut."""
 
     offset: int
+    is_deleted: bool = False
+    """Whether the source has deleted these offsets: then only a log that leaders of this cluster
+    have written before may have records here that the source never had."""
 
 
 class AskEnds(msgspec.Struct, frozen=True):
@@ -172,6 +175,8 @@ class MirrorReader:
         may_cut: whether the controller has begun this epoch for a cut.
         floor: the offset below which nothing is cut.
         keeps_cut: whether records have to be kept in a file before they are cut.
+        is_compared: whether the log is known to be the source's up to its end, or to a divergence
+            that the source tells of.
     """
 
     def __init__(
@@ -182,6 +187,7 @@ class MirrorReader:
         may_cut: bool = False,
         floor: int = 0,
         keeps_cut: bool = False,
+        is_compared: bool = True,
     ) -> None:
         self.stopped: str | None = None
         """Why the reader has stopped; None while it reads."""
@@ -195,6 +201,7 @@ class MirrorReader:
         self._number = 0
         self._open: SourceFetch | None = None
         self._keeps_cut = keeps_cut
+        self._is_compared = is_compared
         self._kept_from: int | None = None
         """From where on the log's records are in a file."""
         self._waits = False
@@ -245,6 +252,7 @@ class MirrorReader:
         is_empty = log.end_offset == log.start_offset
         if log_start > log.end_offset or (log_start == log.end_offset and not is_empty):
             return self._start_at(log_start)
+        self._is_compared = True
         if came.begin_offset is not None and not is_empty:
             return self._stop(
                 f"the source has a batch from offset {came.begin_offset} on, and this log ends"
@@ -342,6 +350,15 @@ class MirrorReader:
         return [Truncate(offset)]
 
     def _start_at(self, offset: int) -> list[MirrorEffect]:
-        self._log.start_at(offset)
+        log = self._log
+        # 1. Cluster `a` has 100 to 119, which `b` never had, and is to follow `b`. 2. `b` has
+        # deleted its records below 150, and with them what tells where the logs part. 3. Nothing
+        # tells 100 to 119 from what `b` has deleted: all of the log is kept.
+        may_have_more = not self._is_compared and log.end_offset > log.start_offset
+        if self._keeps_cut and may_have_more and self._kept_from is None:
+            self._waits = True
+            return [KeepRecords(log.start_offset, is_deleted=True)]
+        self._kept_from = None
+        log.start_at(offset)
         self._leader.on_cut(offset)
         return [StartAt(offset)]

@@ -180,6 +180,7 @@ class Replica:
             may_cut=state.last_unclean_epoch == state.leader_epoch,
             floor=0 if start is None else start,
             keeps_cut=self._keeps_cut,
+            is_compared=floor_epoch == NO_EPOCH or start is not None,
         )
 
     def _follow(self, state: ReplicaState) -> list[Effect]:

@@ -97,6 +97,48 @@ def test_an_old_cluster_follows_the_new_one_and_keeps_what_only_it_had() -> None
     asyncio.run(story())
 
 
+def test_a_log_is_kept_whole_if_the_source_has_deleted_what_tells_where_they_part() -> None:
+    async def story() -> None:
+        there = MemoryFiles()
+        async with (
+            serving(there) as (old, old_address),
+            serving(MemoryFiles()) as (new, new_address),
+        ):
+            create(old)
+            await produce(old, batch(b"1"))
+            await mirror(new, await link(new, old_address, old), old)
+            await until(lambda: content(new) == content(old))
+            await alter(new, MirrorState.PROMOTED)
+            await produce(old, batch(b"late"))
+            await produce(new, batch(b"2", b"3"))
+            new._partitions.get("t", 0).delete_before(3)
+            await produce(new, batch(b"4"))
+            await link(old, new_address, new, "back")
+            await fail_back(old, new)
+            await until(lambda: content(old) == content(new) != b"")
+            assert kept(there) == {"t-0-0.log": [b"1", b"late"]}
+
+    asyncio.run(story())
+
+
+def test_a_mirror_keeps_nothing_of_what_its_source_deletes() -> None:
+    async def story() -> None:
+        here = MemoryFiles()
+        async with serving(MemoryFiles()) as (source, address), serving(here) as (target, _):
+            create(source)
+            await produce(source, batch(b"1"))
+            await mirror(target, await link(target, address, source), source)
+            await until(lambda: content(target) == content(source))
+            await alter(target, MirrorState.PAUSED)
+            await produce(source, batch(b"2", b"3"))
+            source._partitions.get("t", 0).delete_before(2)
+            await alter(target, MirrorState.ACTIVE)
+            await until(lambda: content(target) == content(source))
+            assert kept(here) == {}
+
+    asyncio.run(story())
+
+
 def test_what_is_kept_twice_is_one_file_and_no_file_is_overwritten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -157,6 +157,10 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
             floor_epoch=self.eras[-1].leader_epoch if len(self.eras) > 1 else NO_EPOCH,
         )
 
+    def was_led_by(self, cluster_id: str) -> bool:
+        """Whether a cluster has led the topic before the source does now."""
+        return any(each.cluster_id == cluster_id for each in self.eras[:-1])
+
     def record(self) -> MirrorTopicRecord:
         """Return the topic's state as a record."""
         return MirrorTopicRecord(
