@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -176,6 +176,9 @@ conformance-cluster: $(VENV)/.dev ## the same clients on three brokers of ours, 
 registry-kills: $(VENV)/.dev ## the primary of the schema registry is killed KILLS=200 times under registrations (checker: ids, lost schemas), then Confluent's client on three brokers of which one is restarted every 10 s
 	@$(BIN)/python -m chaos.registry_kills --kills $(or $(KILLS),200)
 	@$(BIN)/python -m chaos.registry_kills --kills 12 --restart-every 10
+
+chaos-mirror: $(VENV)/.dev ## two brokers as processes that mirror each other: the source, the target or the operator's command is killed before, during or after each request of a promotion without loss and of the fail back, ROUNDS=200 times under a producer and a group (SEED=n); JSON in build/chaos-mirror.json
+	@$(BIN)/python -m chaos.mirror_kills --rounds $(or $(ROUNDS),200) $(if $(SEED),--seed $(SEED)) --report build/chaos-mirror.json
 
 chaos-connect: $(VENV)/.dev ## sources and sinks of an app: for every connector that promises exactly once, the worker is killed LIVES=10 times at each step of commits and flushes, and workers join, leave and are suspended beyond their session; disks that are full or fail, directories that refuse, clocks that jump; rows of the log and of the target are compared as multisets; kills by connector and step in build/chaos-connect.jsonl
 	@mkdir -p build && rm -f build/chaos-connect.jsonl

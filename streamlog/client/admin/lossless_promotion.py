@@ -137,11 +137,12 @@ def _gap_here(own: DescribedMirrorPartition, source: DescribedSealPartition) -> 
     return ""
 
 
-class _Side(AdminArea):
+class PromotionSide(AdminArea):
     """One of the two clusters."""
 
     @property
     def cluster(self) -> Cluster:
+        """Its brokers."""
         return self._cluster
 
     async def alter(self, what: str, mirrors: Mapping[str, int], state: int) -> list[MirrorResult]:
@@ -195,7 +196,7 @@ class LosslessPromotion:
         patience: PromotionPatience,
         on_wait: Callable[[str], None],
     ) -> None:
-        self._target, self._source = _Side(target), _Side(source)
+        self._target, self._source = PromotionSide(target), PromotionSide(source)
         self._patience = patience
         self._on_wait = on_wait
         self._waits_for = ""
