@@ -32,15 +32,28 @@ class Acknowledged(NamedTuple):
 
 
 class Writing:
-    """Writes to one partition until it is told to stop; its own clock, in milliseconds."""
+    """Writes to one partition until it is told to stop; its own clock, in milliseconds.
 
-    def __init__(self, log: Log, topic: str, partition: int = 0) -> None:
+    The numbers begin with `first`.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        topic: str,
+        partition: int = 0,
+        *,
+        first: int = 0,
+        timeout_ms: int = DELIVERY_TIMEOUT_MS,
+    ) -> None:
         self.acknowledged: list[Acknowledged] = []
         self.refused: list[str] = []
         """What was told instead of an acknowledgement."""
         self._log = log
         self._topic = topic
         self._partition = partition
+        self._first = first
+        self._timeout_ms = timeout_ms
         self._clock = SystemClock()
         self._stopping = asyncio.Event()
         self._waiting: set[asyncio.Future[RecordMetadata]] = set()
@@ -57,10 +70,10 @@ class Writing:
         """Write, as fast as `PACE_S` says and as far as acknowledgements let it."""
         async with self._log.producer(
             linger_ms=0,
-            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            delivery_timeout_ms=self._timeout_ms,
+            request_timeout_ms=min(REQUEST_TIMEOUT_MS, self._timeout_ms),
         ) as producer:
-            number = 0
+            number = self._first
             while not self._stopping.is_set():
                 sent_ms, value = self.now_ms(), b"%d" % number
                 try:
