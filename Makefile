@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -111,6 +111,9 @@ alerts: $(VENV)/.dev ## a real Prometheus scrapes three brokers and an app, and 
 
 procedures: $(VENV)/.dev ## the commands of docs/operations.md as they stand there, under a load: disks replaced, rolling restart, one broker to three, moves, draining (ARGS="replace-disks grow" for some, ARGS=--quick)
 	@$(BIN)/python -m chaos.procedures $(ARGS)
+
+mirror-shapes: $(VENV)/.dev ## the commands of docs/two-data-centres.md as they stand there, under a load: hub and spoke, active-active, a planned move, a lost source (ARGS="source-lost" for some)
+	@$(BIN)/python -m chaos.shapes $(ARGS)
 
 attack: $(VENV)/.dev ## hostile clients on the loopback: descriptors, half-open connections, slowloris, garbage, bombs, names, terminals, timing, memory before login (ATTACKS="names timing", SIZE=n times the tests' size); JSON in build/attack.json
 	@mkdir -p build

@@ -250,6 +250,7 @@ async def planned_move(places: Places, story: Story) -> None:
     await places.carry_out("standby")
     async with load(places, "east") as writings:
         read = await places.read("east", 50)
+        await places.carry_out("verify")
         await places.carry_out("move")
         refused = [each.refused[:1] for each in writings["east"].values()]
         story.must(all("POLICY_VIOLATION" in each[0] for each in refused), f"refused: {refused[0]}")
@@ -296,10 +297,10 @@ async def source_lost(places: Places, story: Story) -> None:
             not wrong and lost[topic] == tail,
             f"west has the first {len(here)} of {len(of.acknowledged)} in {topic} {wrong[:3]}",
         )
-    position, here = await places.committed("west"), await places.times("west", "orders")
-    story.must(50 <= position <= len(here), f"the group is at {position} of {len(here)}")
+    position, stamps = await places.committed("west"), await places.times("west", "orders")
+    story.must(50 <= position <= len(stamps), f"the group is at {position} of {len(stamps)}")
     await places.carry_out("reset", time_ms=at_ms)
-    expected = next(number for number, time_ms in here.items() if time_ms >= at_ms)
+    expected = next(number for number, time_ms in stamps.items() if time_ms >= at_ms)
     again = await places.read("west", 1)
     story.must(again[0] == expected, f"the group begins with {again[0]} at the time it is reset to")
     # Numbers of their own: what east refused or did not answer may be in its log.
