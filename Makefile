@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -162,6 +162,9 @@ oracle-connect-rest: $(VENV)/.dev ## some 190 requests to Apache's own Connect w
 oracle-connect-storage: $(VENV)/.dev ## Connect's three topics, written and read by Apache's stores and by ours: random histories (HISTORIES=12, SEED=n), and a group that goes from our workers to Apache's and back; needs Maven and a JDK
 	@mkdir -p build
 	@$(BIN)/python -m tests.oracle.connect_storage --histories $(or $(HISTORIES),12) $(if $(SEED),--seed $(SEED)) --report build/oracle-connect-storage.json $(ARGS)
+
+oracle-mirror-to-kafka: $(VENV)/.dev ## random histories from a broker of ours to a real Apache Kafka, by our mirror, whose worker is killed KILLS=5 times, and by MirrorMaker 2: records in order, and positions as Kafka's RemoteClusterUtils translates them (HISTORIES=1, SEED=n); needs Maven and a JDK
+	@$(BIN)/python -m tests.oracle.mirror_to_kafka --histories $(or $(HISTORIES),1) --kills $(or $(KILLS),5) $(if $(SEED),--seed $(SEED))
 
 oracle-debezium: $(VENV)/.dev ## random changes of tables of a real PostgreSQL through Debezium's engine and through PostgresCdc by the name of its class, event by event (STATEMENTS=2000, SEED=n); needs Maven, a JDK and Debian's postgresql
 	@$(BIN)/python -m tests.oracle.debezium --statements $(or $(STATEMENTS),2000) $(if $(SEED),--seed $(SEED))
