@@ -86,6 +86,7 @@ def plan_link(
     *,
     cluster_id: str,
     taken: Container[str] = (),
+    hidden: Container[str] = (),
 ) -> LinkPlan:
     """Return what has to be created and stopped.
 
@@ -95,6 +96,7 @@ def plan_link(
         known: the mirror topics of this link.
         cluster_id: this cluster.
         taken: the names of all topics here.
+        hidden: topics that the source does not show to the link's user, deleted or not.
     """
     there = {each.name: each for each in source}
     ours = {each.mirror.source_topic: each for each in known}
@@ -108,6 +110,7 @@ def plan_link(
         AlterableMirror(name=each.name, state=MirrorState.STOPPED, reason=why)
         for each in ours.values()
         if each.mirror.state is MirrorState.PAUSED or each.mirror.copies
+        if each.mirror.source_topic not in hidden
         if (why := _why_stopped(each.mirror, there.get(each.mirror.source_topic)))
     ]
     created: list[CreatableMirror] = []

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
+from streamlog.broker.mirroring.link_notices import LinkNotices, listed
 from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key, SourceFetcher
 from streamlog.broker.replication.mirror_reader import (
     AskCut,
@@ -86,6 +87,8 @@ class LinkReader:
         self.name = name
         self.trouble: str | None = None
         """Why the source could not be asked for its metadata; None if it could."""
+        self.notices = LinkNotices(f"link {name}, records")
+        """What the source does not let this broker read."""
         self._source = source
         self._clock = clock
         self._begin_epoch = begin_epoch
@@ -116,6 +119,7 @@ class LinkReader:
     async def _round(self, group: asyncio.TaskGroup) -> None:
         await self._refresh()
         self._deal(group)
+        self._note_refused()
         # A copy: while one mirror's question is on its way, `assign` may give other mirrors.
         for copy in [*self._copies.values()]:
             await self._ask_for(copy)
@@ -141,6 +145,15 @@ class LinkReader:
             _log.info("link %s: the source answers again", self.name)
         else:
             _log.warning("link %s: the source does not answer: %s", self.name, trouble)
+
+    def _note_refused(self) -> None:
+        topics = {topic for fetcher, _ in self._fetchers.values() for topic, _ in fetcher.refused}
+        self.notices.note(
+            "refused",
+            f"the source refuses to let {listed(topics)} be read: the link's user needs READ there"
+            if topics
+            else "",
+        )
 
     def _deal(self, group: asyncio.TaskGroup) -> None:
         """Give each fetcher its mirrors; begin and end fetchers as leaders move."""

@@ -29,6 +29,7 @@ from streamlog.broker.mirroring.link_plan import (
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE
 from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorLink, MirrorState
 from streamlog.errors import CorruptData, StreamlogError, UnsupportedVersion
+from streamlog.protocol.error_codes import describe
 from streamlog.protocol.messages.mirror_messages import (
     AlterMirrorsRequest,
     AlterMirrorsResponse,
@@ -157,12 +158,15 @@ class LinkRunner:
             name for name in self._source.topics if name in begun or rules.name_of(name) is not None
         ]
         configs = await self._configs(wanted)
+        hidden = await self._source.refusals(begun - self._source.topics.keys())
+        self._note_hidden(hidden)
         plan = plan_link(
             rules,
             [self._facts(name, described.get(name), configs) for name in self._source.topics],
             known,
             cluster_id=self._cluster_id,
             taken={each.name for each in self._metadata.topics.values()},
+            hidden=hidden,
         )
         self._note_taken(plan.taken)
         if plan.created:
@@ -292,6 +296,17 @@ class LinkRunner:
         for each in results:
             about = f"topic {each.name}"
             self.notices.note(about, f"{about}: {each.error_message}" if each.error_code else "")
+
+    def _note_hidden(self, refusals: Mapping[str, int]) -> None:
+        """Tell of the topics that the source does not show to the link's user."""
+        codes = ", ".join(sorted({describe(code) for code in refusals.values()}))
+        self.notices.note(
+            "hidden",
+            f"the source does not show {listed(refusals)}: {codes}. The link's user needs READ and"
+            " DESCRIBE_CONFIGS on them there; if they were deleted, delete their mirrors"
+            if refusals
+            else "",
+        )
 
     def _note_taken(self, names: Collection[str]) -> None:
         """Tell of the topics that would have mirrors if their names were free."""

@@ -132,6 +132,8 @@ class Mirrors:
         found: dict[bytes, list[str]] = {}
         for link_id, (_, runner, _) in self._runners.items():
             found.setdefault(link_id, []).extend(runner.notices.shown)
+        for link_id, (_, reader, _) in self._readers.items():
+            found.setdefault(link_id, []).extend(reader.notices.shown)
         for link_id, (_, copier, _) in self._copiers.items():
             found.setdefault(link_id, []).extend(copier.notices.shown)
         return found

@@ -8,7 +8,7 @@ answer and again when no known broker can be reached. Not done here: what is fet
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -21,6 +21,7 @@ from streamlog.errors import (
     RequestTimedOut,
     StreamlogError,
 )
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.cluster_metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -36,6 +37,8 @@ REQUEST_MS = 30_000
 """How long to wait for an answer."""
 BOOTSTRAP = "bootstrap.servers"
 CLIENT_ID = "streamlog-mirror"
+DELETED = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+"""What a source answers of a topic that it has deleted."""
 
 Address = tuple[str, int]
 M = TypeVar("M", bound=Message)
@@ -162,6 +165,29 @@ class SourceCluster:
         if address is None:
             raise ConnectionLost(f"the source has no broker {node_id}")
         return await self._connect(address)
+
+    async def refusals(self, names: Collection[str]) -> dict[str, int]:
+        """Return the errors of topics that this user may not see, by name.
+
+        The list of all topics leaves them out, as if they were deleted.
+
+        Raises:
+            ConnectionLost: no broker of the source can be reached.
+            RequestTimedOut: it does not answer.
+            AuthenticationFailed: it refuses this broker.
+        """
+        if not names:
+            return {}
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=each) for each in names],
+            allow_auto_topic_creation=False,
+        )
+        answer = await self.ask(request, MetadataResponse)
+        return {
+            topic.name: topic.error_code
+            for topic in answer.topics
+            if topic.name is not None and topic.error_code not in (ErrorCode.NONE, *DELETED)
+        }
 
     async def check_id(self, transport: Transport, name: str, topic_id: bytes) -> None:
         """Ask a broker whether a topic still is the one with this id, or has none.

@@ -96,6 +96,8 @@ class SourceFetcher:
         self.node_id = node_id
         self.trouble: str | None = None
         """Why the last request failed; None if it succeeded."""
+        self.refused: set[Key] = set()
+        """What the source does not let this user read, as of the last answers."""
         self._source = source
         self._clock = clock
         self._on_outdated = on_outdated
@@ -116,6 +118,7 @@ class SourceFetcher:
             if key not in copies:
                 self._pauses_s.pop(key)
                 self._resting.pop(key, None)
+        self.refused &= copies.keys()
         self._wake.set()
 
     def look_again(self) -> None:
@@ -249,6 +252,8 @@ class SourceFetcher:
             self._pauses_s.pop(key, None)
         else:
             self._rest(key)
+        is_refused = data.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        (self.refused.add if is_refused else self.refused.discard)(key)
         if copy.wanted is not None:
             self._on_wanted()
         if data.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
