@@ -14,14 +14,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 from conformance.client import PATIENCE_S
 from conformance.witness import served
 
 VERSION = "4.1.0"
+NEWEST = "4.3.1"
+"""The newest broker that Maven Central has."""
 CACHE = Path(__file__).parent.parent / ".conformance" / f"kafka-{VERSION}"
 FETCH_S = 900
 PAUSE_S = 0.2
@@ -118,35 +121,105 @@ def fetched(
     return folder / "lib"
 
 
-def java(*arguments: str) -> list[str]:
+def java(*arguments: str, libraries: Path | None = None) -> list[str]:
     """The command that runs something with Kafka's libraries."""
-    return ["java", MEMORY, "-cp", f"{home()}/lib/*", *arguments]
+    return ["java", MEMORY, "-cp", f"{libraries or home() / 'lib'}/*", *arguments]
+
+
+def release(version: str) -> Path:
+    """The directory of the broker and the tools of a version, as jars.
+
+    Raises:
+        Unavailable: a tool is missing, or there is no network.
+    """
+    return fetched(f"kafka-{version}", ("kafka_2.13", "kafka-tools"), version)
+
+
+class ApacheKafka:
+    """A broker over one directory, through all its lives; a context manager, which ends it.
+
+    Args:
+        folder: an empty directory.
+        ports: of the broker and its controller.
+        libraries: where its jars are; those of `VERSION` without.
+        settings: lines behind those of `SETTINGS`.
+
+    Raises:
+        Unavailable: it can't be had on this machine.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        ports: Sequence[int],
+        *,
+        libraries: Path | None = None,
+        settings: str = "",
+    ) -> None:
+        broker, controller = ports
+        self.address = f"127.0.0.1:{broker}"
+        self._folder = folder
+        self._libraries = libraries
+        self._settings = folder / "server.properties"
+        self._log = folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        given = SETTINGS.format(broker=broker, controller=controller, folder=folder).lstrip()
+        self._settings.write_text(given + settings)
+        storage = ("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID)
+        _do(folder, *java(*storage, "-c", str(self._settings), libraries=libraries))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers.
+
+        Raises:
+            ConnectionError: it does not.
+        """
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                java("kafka.Kafka", str(self._settings), libraries=self._libraries),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+            )
+        try:
+            _wait(self._process, self.address, self._log)
+        except ConnectionError:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """End it in order."""
+        self._end(subprocess.Popen.terminate)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._end(subprocess.Popen.kill)
+
+    def _end(self, how: Callable[[subprocess.Popen[bytes]], None]) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            how(process)
+            process.wait(PATIENCE_S)
 
 
 @contextmanager
 def apache_kafka() -> Iterator[str]:
     """Run a broker over an empty directory; its address."""
-    with tempfile.TemporaryDirectory(prefix="streamlog-kafka-") as folder:
-        broker, controller = _free_ports(2)
-        settings = Path(folder) / "server.properties"
-        settings.write_text(
-            SETTINGS.format(broker=broker, controller=controller, folder=folder).lstrip()
-        )
-        storage = ("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(settings))
-        _do(Path(folder), *java(*storage))
-        with (
-            (Path(folder) / "log").open("w") as log,
-            subprocess.Popen(
-                java("kafka.Kafka", str(settings)), stdout=log, stderr=subprocess.STDOUT, cwd=folder
-            ) as process,
-        ):
-            try:
-                address = f"127.0.0.1:{broker}"
-                _wait(process, address, Path(folder) / "log")
-                yield address
-            finally:
-                process.terminate()
-                process.wait(PATIENCE_S)
+    with (
+        tempfile.TemporaryDirectory(prefix="streamlog-kafka-") as folder,
+        ApacheKafka(Path(folder), _free_ports(2)) as broker,
+    ):
+        try:
+            yield broker.address
+        finally:
+            broker.stop()
 
 
 def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
