@@ -113,6 +113,79 @@ def test_a_deleted_connector_leaves_nothing() -> None:
     assert (configs.connectors, configs.tasks, configs.targets) == ({}, {}, {})
 
 
+def test_a_null_forgets_what_its_key_has_said() -> None:
+    level, target = level_record("root", "DEBUG"), target_record("a", TargetState.PAUSED)
+    session = session_key_record(SessionKey("a2V5", "HmacSHA256", 5))
+    assert ConnectConfigs().next_offset == 0
+    configs = replayed([connector_record("a", {}), level, target, session])
+    assert configs.session_key == SessionKey("a2V5", "HmacSHA256", 5)
+    # The second time there is nothing left to forget.
+    for offset in (4, 5):
+        for (key, _), about in ((level, None), (target, "a"), (session, None)):
+            assert configs.replay(key, None, offset) == about
+        assert (configs.levels, configs.targets, configs.session_key) == ({}, {}, None)
+        assert configs.target("a") is TargetState.STARTED
+    assert configs.connectors == {"a": {}}
+
+
+def test_a_connector_that_is_created_again_has_nothing_of_the_first() -> None:
+    first, *_ = dealt = task_records("a", [{"n": "0"}])
+    configs = replayed([connector_record("a", {}), *dealt, dealt[-1], first])
+    assert configs.inconsistent == {"a"}
+    configs.replay(*restart_record("a", RestartRequest()), 5)
+    for offset, record in enumerate(deletion_records("a"), 6):
+        assert configs.replay(*record, offset) == "a"
+    assert (configs.inconsistent, configs.restarts) == (set(), {})
+    configs.replay(*connector_record("a", {}), 8)
+    assert not configs.inconsistent, "it was not dealt yet"
+    # The task that was written before its deletion is none of its own.
+    configs.replay(*dealt[-1], 9)
+    assert (configs.tasks, configs.inconsistent) == ({}, {"a"})
+
+
+def test_a_dealing_behind_its_commits_null_begins_anew() -> None:
+    first, commit = task_records("a", [{"n": "0"}])
+    configs = replayed([connector_record("a", {}), first])
+    assert configs.replay(commit[0], None, 2) == "a"
+    assert not configs.inconsistent
+    configs.replay(*commit, 3)
+    assert (configs.tasks, configs.inconsistent) == ({}, {"a"})
+
+
+def test_a_dealing_of_no_connector_is_passed_over() -> None:
+    assert replayed(task_records("a", [{"n": "0"}])).tasks == {}
+    configs = replayed(
+        [connector_record("a", {}), *task_records("a", []), connector_record("a", {})]
+    )
+    assert (configs.tasks, configs.inconsistent) == ({"a": []}, set())
+
+
+def test_each_record_says_which_connector_it_is_about() -> None:
+    configs = ConnectConfigs()
+    records = [
+        connector_record("a-1", {}),
+        *task_records("a-1", [{}]),
+        target_record("a-1", TargetState.PAUSED),
+        restart_record("a-1", RestartRequest()),
+    ]
+    assert {configs.replay(*record, 0) for record in records} == {"a-1"}
+    for key in (b"restart-connector-a", b"task-a-0", b"other", None):
+        assert configs.replay(key, None, 0) is None
+
+
+def test_what_java_leaves_out_is_read_as_it_means_it() -> None:
+    configs = replayed(
+        [
+            (b"connector-a", b'{"properties":{"x":"1","y":null}}'),
+            (b"restart-connector-a", b"{}"),
+            (b"target-state-a", b'{"state":"PAUSED","state.v2":"STOPPED"}'),
+        ]
+    )
+    assert configs.connectors == {"a": {"x": "1"}}
+    assert configs.restarts == {"a": (1, RestartRequest(include_tasks=False, only_failed=False))}
+    assert configs.target("a") is TargetState.STOPPED
+
+
 def test_a_worker_before_kip_875_wrote_one_state() -> None:
     configs = replayed([(b"target-state-a", b'{"state":"PAUSED"}')])
     assert configs.target("a") is TargetState.PAUSED
