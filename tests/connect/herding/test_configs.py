@@ -118,7 +118,7 @@ def test_a_null_forgets_what_its_key_has_said() -> None:
     session = session_key_record(SessionKey("a2V5", "HmacSHA256", 5))
     assert ConnectConfigs().next_offset == 0
     configs = replayed([connector_record("a", {}), level, target, session])
-    assert configs.session_key == SessionKey("a2V5", "HmacSHA256", 5)
+    assert replayed([session]).session_key == SessionKey("a2V5", "HmacSHA256", 5)
     # The second time there is nothing left to forget.
     for offset in (4, 5):
         for (key, _), about in ((level, None), (target, "a"), (session, None)):
