@@ -24,8 +24,8 @@ def test_the_commands_run_in_their_order() -> None:
     lines = [line for _, block in BLOCK.findall(TEXT) for line in block.splitlines()]
     assert len(lines) > 6
     with two_clusters() as clusters:
-        eu = NewTopic("users.eu", 1)
-        call_admin(clusters.source, lambda admin: admin.create_topics([eu]))
+        more = [NewTopic("users.eu", 1), NewTopic("shop-topology", 1)]
+        call_admin(clusters.source, lambda admin: admin.create_topics(more))
         for line in lines:
             check(line.removeprefix("streamlog "))
             if TARGET not in line or (SOURCE not in line and "--source" in line):

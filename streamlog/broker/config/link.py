@@ -54,6 +54,7 @@ _MECHANISMS: Final = Form(
     "PLAIN|SCRAM-SHA-256|SCRAM-SHA-512|OAUTHBEARER|",
     "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
 )
+_APP_IDS: Final = Form(r"[a-zA-Z0-9._-]+(,[a-zA-Z0-9._-]+)*|", "ids of apps, separated by commas")
 _NAME_BEGINNING: Final = Form(
     rf"[a-zA-Z0-9._-]{{0,{PREFIX_MAX}}}|",
     f"at most {PREFIX_MAX} letters, digits, dots, underscores and hyphens",
@@ -157,6 +158,17 @@ class LinkConfig:
             " topic any more.",
         ),
         MIRRORED_PATTERNS,
+    )
+    apps: str = items(
+        "",
+        NamedSetting(
+            "apps",
+            "Apps of the source that are mirrored: the topics whose names begin with the id of the"
+            " app and a hyphen, the topics in which the group of that id has committed offsets, and"
+            " these offsets. What an app only writes has to be named by topics. Excludes prefix."
+            " Not a setting of Kafka.",
+        ),
+        _APP_IDS,
     )
     topics_exclude: str = items(
         r"mm2.*\.internal,.*\.replica",
@@ -303,6 +315,11 @@ class LinkConfig:
         patterns_of("topics.exclude", self.topics_exclude)
         patterns_of("groups", self.groups)
         patterns_of("groups.exclude", self.groups_exclude)
+        if self.apps and self.prefix:
+            raise ConfigError(
+                f"prefix={self.prefix!r}: an app finds its topics by their names, so the topics of"
+                f" apps={self.apps} have to keep them: leave prefix out, or use another link"
+            )
         if self.request_timeout_ms <= self.fetch_max_wait_ms:
             raise ConfigError(
                 f"request.timeout.ms={self.request_timeout_ms}: must be more than"
@@ -332,6 +349,11 @@ class LinkConfig:
                 "bootstrap.servers is missing: give HOST:PORT of brokers of the source"
             )
         return config
+
+
+def apps_of(config: LinkConfig) -> tuple[str, ...]:
+    """Return the ids of the apps that a link mirrors."""
+    return tuple(filter(None, config.apps.split(",")))
 
 
 def patterns_of(name: str, patterns: str) -> tuple[re.Pattern[str], ...]:

@@ -12,11 +12,12 @@ keeps groups from being copied is a notice of the link.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlog import repeated
-from streamlog.broker.config.link import LinkConfig, patterns_of
+from streamlog.broker.config.link import LinkConfig, apps_of, patterns_of
 from streamlog.broker.mirroring.group_copy import (
     GroupCopy,
     GroupHere,
@@ -111,8 +112,9 @@ class GroupsHere(Protocol):
 
 def group_rules_of(config: LinkConfig) -> GroupRules:
     """Return which groups a link with these settings copies."""
+    of_apps = (re.compile(re.escape(each)) for each in apps_of(config))
     return GroupRules(
-        groups=patterns_of("groups", config.groups),
+        groups=(*patterns_of("groups", config.groups), *of_apps),
         excluded=patterns_of("groups.exclude", config.groups_exclude),
         follows_deletions=config.sync_group_deletions_enabled,
     )

@@ -13,7 +13,7 @@ Pure. Rules of this module:
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -23,6 +23,8 @@ from streamlog.protocol.messages.topics_and_configs import CreatableTopicConfig
 from streamlog.protocol.schema import ZERO_UUID
 
 INTERNAL_PREFIX = "__"
+TOPOLOGY = "-topology"
+"""How the names of the topics end in which apps keep their topologies (docs/formats.md)."""
 
 
 class SourceTopicFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,8 @@ class LinkRules(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[re.Pattern[str], ...]
     excluded: tuple[re.Pattern[str], ...] = ()
     prefix: str = ""
+    of_apps: Container[str] = ()
+    """Topics of mirrored apps, whatever the patterns say."""
     adds_topics: bool = True
     """Whether topics that are not mirrored yet become mirrors."""
 
@@ -52,12 +56,29 @@ class LinkRules(msgspec.Struct, frozen=True, kw_only=True):
         """Return the name here of a topic of the source; None if it is not mirrored."""
         if source_topic.startswith(INTERNAL_PREFIX):
             return None
-        if not any(each.fullmatch(source_topic) for each in self.topics):
+        is_named = any(each.fullmatch(source_topic) for each in self.topics)
+        if not is_named and source_topic not in self.of_apps:
             return None
         # Exclusion has the last word, as in MirrorMaker 2.
         if any(each.fullmatch(source_topic) for each in self.excluded):
             return None
         return f"{self.prefix}{source_topic}"
+
+
+def own_topics(apps: Collection[str], topics: Collection[str]) -> set[str]:
+    """Return the topics that belong to apps by their names.
+
+    `shop-eu-0-changelog` belongs to the app `shop-eu`, if there is one, and not to `shop`. An app
+    is known by the topic of its topology.
+    """
+    there = {each.removesuffix(TOPOLOGY) for each in topics if each.endswith(TOPOLOGY)}
+    beginnings = {f"{each}-": each in apps for each in there.union(apps)}
+    found = set()
+    for topic in topics:
+        fitting = [each for each in beginnings if topic.startswith(each)]
+        if fitting and beginnings[max(fitting, key=len)]:
+            found.add(topic)
+    return found
 
 
 class KnownMirror(msgspec.Struct, frozen=True, kw_only=True):

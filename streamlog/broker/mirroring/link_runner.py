@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
-from streamlog.broker.config.link import LinkConfig, patterns_of
+from streamlog.broker.config.link import LinkConfig, apps_of, patterns_of
 from streamlog.broker.config.topic import TOPIC_SETTINGS
 from streamlog.broker.mirroring.acl_copier import AclCopier
 from streamlog.broker.mirroring.link_notices import LinkNotices, listed
@@ -24,11 +24,13 @@ from streamlog.broker.mirroring.link_plan import (
     KnownMirror,
     LinkRules,
     SourceTopicFacts,
+    own_topics,
     plan_link,
 )
+from streamlog.broker.mirroring.source_groups import SourceGroups
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE
 from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorLink, MirrorState
-from streamlog.errors import CorruptData, StreamlogError, UnsupportedVersion
+from streamlog.errors import CorruptData, LogError, StreamlogError, UnsupportedVersion
 from streamlog.protocol.error_codes import describe
 from streamlog.protocol.messages.mirror_messages import (
     AlterMirrorsRequest,
@@ -49,6 +51,7 @@ from streamlog.protocol.messages.topics_and_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from streamlog.replace import replace
 
 if TYPE_CHECKING:
     from streamlog.broker.mirroring.source_cluster import SourceCluster
@@ -147,8 +150,8 @@ class LinkRunner:
             await self._source.close()
 
     async def _round(self) -> None:
-        rules = rules_of(self._config)
         await self._source.refresh(None)
+        rules = replace(rules_of(self._config), of_apps=await self._topics_of_apps())
         described = await self._described()
         known = self._known()
         # Mirrors that the patterns do not name any more go on: what was begun ends by an operator's
@@ -188,6 +191,28 @@ class LinkRunner:
             await self._copy_configs(known, configs)
         if self._config.sync_acls_enabled:
             await self._acls.copy()
+
+    async def _topics_of_apps(self) -> set[str]:
+        """Return the topics of the source that the link's apps own or read."""
+        apps = apps_of(self._config)
+        if not apps:
+            return set()
+        topics = self._source.topics
+        found = own_topics(apps, topics)
+        names = {topic.topic_id: name for name, topic in topics.items()}
+        try:
+            for node_id in self._source.broker_ids:
+                groups = SourceGroups(node_id, self._source)
+                try:
+                    positions = await groups.positions(apps, names)
+                finally:
+                    await groups.close()
+                found |= {topic for each in positions.values() for topic, _ in each}
+        except LogError as error:
+            self.notices.note("apps", f"what apps read is not found: {error}")
+        else:
+            self.notices.note("apps", "")
+        return found
 
     def _known(self) -> list[KnownMirror]:
         metadata = self._metadata

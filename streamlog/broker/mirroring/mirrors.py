@@ -234,7 +234,7 @@ class Mirrors:
 
     def _copier(self, link: MirrorLink) -> GroupCopier | None:
         """Return what copies the groups of a link; None if it copies none."""
-        found = self._open(link) if link.settings.get("groups") else None
+        found = self._open(link) if link.settings.keys() & {"groups", "apps"} else None
         if found is None:
             return None
         return GroupCopier(

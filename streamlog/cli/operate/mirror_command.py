@@ -8,6 +8,7 @@ copies nothing.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from rich.table import Table as Grid
 
 from streamlog.broker.config.link import LINK_SECURITY, LinkConfig
 from streamlog.broker.config.security import SecurityConfig
+from streamlog.broker.mirroring.link_plan import TOPOLOGY, LinkRules, own_topics
 from streamlog.broker.mirroring.link_runner import rules_of
 from streamlog.cli.broker_command import broker_config
 from streamlog.cli.operate import mirror_to_kafka
@@ -51,8 +53,12 @@ from streamlog.log import Log
 from streamlog.properties import resolve
 from streamlog.protocol.schema import id_text
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 from streamlog.transport.client_connection import TcpTransport
 from streamlog.transport.security import Security
+from streamlog.worker.topics.app_topics import read_whole_topic
+from streamlog.worker.topics.contract_log import decode_contract
+from streamlog.worker.topics.version_log import version_topic
 
 KAFKA, KAFKA_TLS = "kafka://", "kafka+ssl://"
 CONNECT_MS = 10_000
@@ -115,6 +121,14 @@ GroupsOption = Annotated[
         help="Groups whose committed offsets are copied, too. Default: none.",
     ),
 ]
+AppOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="ID",
+        help="An app of the source: what it owns, reads and writes, and its positions.",
+    ),
+]
 PrefixOption = Annotated[
     str, typer.Option("--prefix", metavar="P", help="Written before the names of topics here.")
 ]
@@ -131,6 +145,18 @@ class SourceLook(msgspec.Struct, frozen=True):
     cluster_id: str
     topics: list[str]
     """All but internal ones."""
+    app: AppLook | None = None
+
+
+class AppLook(msgspec.Struct, frozen=True):
+    """What the log tells of an app: by the names of topics, its contract and its positions."""
+
+    id: str
+    owned: list[str]
+    read: list[str]
+    written: list[str]
+    missing: list[str]
+    """Topics of its contract that do not exist."""
 
 
 @mirror.command("create")
@@ -140,7 +166,8 @@ def create_link(
     *,
     source: SourceOption = None,
     to: ToOption = None,
-    topics: PatternOption,
+    topics: PatternOption = "",
+    app: AppOption = None,
     groups: GroupsOption = None,
     prefix: PrefixOption = "",
     settings: SetOption = None,
@@ -148,11 +175,16 @@ def create_link(
     as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
-    """Link this cluster to a source, and mirror the topics that match."""
+    """Link this cluster to a source, and mirror the topics that match, or an app."""
+    if not topics and app is None:
+        raise UsageError("nothing to mirror: give --topics PATTERN, --app ID, or both")
     given = parse_name_values("--set", settings or ())
     if to is not None:
-        if prefix:
-            raise UsageError("--to takes no --prefix: say --set source.cluster.alias=NAME")
+        if prefix or app:
+            raise UsageError(
+                "--to takes no --prefix and no --app: say --set source.cluster.alias=NAME, and"
+                " --topics"
+            )
         settings_there = link_settings(to, given)
         target = run(look_at(to, settings_there)).cluster_id, settings_there
         wanted_there = mirror_to_kafka.WantedMirror(name, *target, topics, groups)
@@ -160,46 +192,65 @@ def create_link(
         return
     if source is None:
         raise UsageError("name the source by --source URL, or by --to URL where records go")
-    wanted = link_settings(source, given | {"topics": topics, "prefix": prefix})
+    wanted = link_settings(source, given | {"topics": topics, "prefix": prefix, "apps": app or ""})
     if groups is not None:
         wanted["groups"] = groups
-    config = LinkConfig.of(wanted)
-    look = run(look_at(source, wanted))
+    LinkConfig.of(wanted)
+    look = run(look_at(source, wanted, app))
+    rules = _rules_with_app(wanted, look.app)
     session: Session = context.obj
     # What the controller refuses comes first: a link to this cluster itself matches no topic, too.
     create = partial(_create, name=name, settings=wanted, source=look.cluster_id)
     there = ask(session, log, partial(create, only_checks=True))
-    # With the rules of the brokers, so that the command names exactly what they will mirror.
-    names = [found for each in look.topics if (found := rules_of(config).name_of(each)) is not None]
+    names = _names_here(rules, look, topics)
+    ask(session, log, partial(create, only_checks=False))
+    _show_created(name, look, names, there, as_json=as_json)
+    if not as_json:
+        where = "" if log is None else f" --log {log}"
+        say(f"how far they are: streamlog mirror describe {name}{where}")
+
+
+def _rules_with_app(wanted: dict[str, str], app: AppLook | None) -> LinkRules:
+    """Return what a link mirrors; add topics of an app to its settings."""
+    if app is None:
+        return rules_of(LinkConfig.of(wanted))
+    # Brokers find by themselves what the app will own and read. What it writes is in its contract
+    # only, and what it reads may have no position yet.
+    named = map(re.escape, (*app.read, *app.written))
+    wanted["topics"] = ",".join(filter(None, [wanted.get("topics", ""), *named]))
+    return replace(rules_of(LinkConfig.of(wanted)), of_apps=app.owned)
+
+
+def _names_here(rules: LinkRules, look: SourceLook, topics: str) -> list[str]:
+    """Return the names of mirrors, by the rules of brokers, so that they are what will be there."""
+    names = [found for each in look.topics if (found := rules.name_of(each)) is not None]
     if not names:
         known = some_of(look.topics) if look.topics else "none"
         raise UsageError(
             f"no topic of the source matches {topics!r}; its topics: {known}. A pattern has to"
             " match the whole name"
         )
-    ask(session, log, partial(create, only_checks=False))
-    _say_created(name, look.cluster_id, names, there, log=log, as_json=as_json)
+    return names
 
 
-def _say_created(
-    name: str,
-    cluster: str,
-    names: Sequence[str],
-    there: set[str],
-    *,
-    log: str | None,
-    as_json: bool,
+def _show_created(
+    name: str, look: SourceLook, names: Sequence[str], there: set[str], *, as_json: bool
 ) -> None:
+    """Print what a new link mirrors; `there` are the topics that this cluster had before."""
     taken = sorted(there & {*names})
     mirrored = [each for each in names if each not in there]
     if as_json:
-        shown = {"link": name, "source": cluster, "topics": mirrored, "taken": taken}
+        shown = {"link": name, "source": look.cluster_id, "topics": mirrored, "taken": taken}
+        if look.app is not None:
+            shown["app"] = msgspec.to_builtins(look.app)
         say(json.dumps(shown))
         return
     say(
-        f"link {name} mirrors {quantity(len(mirrored), 'topic')} of cluster {cluster}"
+        f"link {name} mirrors {quantity(len(mirrored), 'topic')} of cluster {look.cluster_id}"
         + (f": {some_of(mirrored)}" if mirrored else "")
     )
+    if look.app is not None:
+        _show_app(look.app)
     if taken:
         say(
             f"topics that this cluster has already are not mirrored: {some_of(taken)}. Let them"
@@ -207,8 +258,15 @@ def _say_created(
             " --prefix",
             err=True,
         )
-    where = "" if log is None else f" --log {log}"
-    say(f"how far they are: streamlog mirror describe {name}{where}")
+
+
+def _show_app(look: AppLook) -> None:
+    """Print what of an app is mirrored."""
+    say(f"of app {look.id}: the positions of its group, and what it")
+    for what, names in (("owns", look.owned), ("reads", look.read), ("writes", look.written)):
+        say(f"  {what}: {', '.join(names) or 'nothing'}")
+    if look.missing:
+        say(f"topics of its contract that do not exist yet: {', '.join(look.missing)}", err=True)
 
 
 async def _create(
@@ -238,10 +296,11 @@ def link_settings(source: str, given: Mapping[str, str]) -> dict[str, str]:
     return found | {name: value for name, value in given.items() if value}
 
 
-async def look_at(source: str, settings: Mapping[str, str]) -> SourceLook:
-    """Connect to a source as its link would, and return its topics.
+async def look_at(source: str, settings: Mapping[str, str], app: str | None = None) -> SourceLook:
+    """Connect to a source as its link would, and return its topics, and what is an app's.
 
     Raises:
+        UsageError: there is no such app.
         ConfigError: a secret can't be read here, or the settings contradict each other.
         ConnectionLost: none of the addresses can be reached.
         AuthenticationFailed: the source refuses the login, or this side its certificate.
@@ -255,8 +314,35 @@ async def look_at(source: str, settings: Mapping[str, str]) -> SourceLook:
     # Before the client, which tries for a minute, so that a wrong address is reported at once.
     await _connect_once(settings[BOOTSTRAP], security)
     async with Log.open(source, security=security) as log:
-        listed = await log.admin().list_topics()
-        return SourceLook(log.cluster_id, [each.name for each in listed])
+        topics = [each.name for each in await log.admin().list_topics()]
+        found = None if app is None else await _look_at_app(log, app, topics)
+        return SourceLook(log.cluster_id, topics, found)
+
+
+async def _look_at_app(log: Log, app: str, topics: Sequence[str]) -> AppLook:
+    owned = own_topics([app], topics)
+    positions = await log.admin().group_offsets(app)
+    if not owned and not positions:
+        apps = [each.removesuffix(TOPOLOGY) for each in topics if each.endswith(TOPOLOGY)]
+        raise UsageError(
+            f"there is no app {app!r} at the source: no topic's name begins with {app}-, and no"
+            f" group {app} has committed; its apps: {some_of(apps) if apps else 'none'}"
+        )
+    # An app without a topology, such as one of another stream processor, has no contract either.
+    contract = decode_contract(app, await read_whole_topic(log, version_topic(app)))
+    read = {each.topic for each in positions}
+    written: set[str] = set()
+    if contract is not None:
+        read |= {*contract.read}
+        written |= {*contract.written}
+    there = {*topics}
+    return AppLook(
+        id=app,
+        owned=sorted(owned),
+        read=sorted((read - owned) & there),
+        written=sorted((written - owned - read) & there),
+        missing=sorted((read | written) - there),
+    )
 
 
 async def _connect_once(addresses: str, security: Security) -> None:

@@ -8,6 +8,7 @@ from streamlog.broker.mirroring.link_plan import (
     KnownMirror,
     LinkRules,
     SourceTopicFacts,
+    own_topics,
     plan_link,
 )
 from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorState, MirrorTopic
@@ -86,3 +87,23 @@ def test_a_topic_that_exists_here_is_told_and_left_alone() -> None:
     plan = plan_link(rules(".*"), source, [known("a")], cluster_id=HERE, taken={"a", "b"})
     assert [each.name for each in plan.created] == ["a", "c"]
     assert plan.taken == ("b",)
+
+
+def test_a_topic_belongs_to_the_app_with_the_longest_fitting_id() -> None:
+    topics = ["shop-topology", "shop-0-changelog", "shop-eu-topology", "shop-eu-0-changelog"]
+    topics += ["shopping", "shop", "other-topology", "shop-eu"]
+    assert own_topics(["shop"], topics) == {"shop-topology", "shop-0-changelog", "shop-eu"}
+    assert own_topics(["shop-eu"], topics) == {"shop-eu-topology", "shop-eu-0-changelog"}
+    # An app of another stream processor has no topology.
+    assert own_topics(["b"], ["b-0-changelog", "bc", "a-b-topology"]) == {"b-0-changelog"}
+
+
+def test_topics_of_apps_are_mirrored_unless_they_are_excluded() -> None:
+    given = LinkRules(
+        topics=(re.compile("orders"),),
+        excluded=(re.compile("app-secret"),),
+        of_apps={"app-topology", "app-secret", "__consumer_offsets"},
+    )
+    source = [facts(each) for each in ("orders", "app-topology", "app-secret", "app-other")]
+    plan = plan_link(given, [*source, facts("__consumer_offsets")], [], cluster_id=HERE)
+    assert [each.name for each in plan.created] == ["orders", "app-topology"]

@@ -68,6 +68,7 @@ from streamlog.protocol.messages.mirror_messages import (
 )
 from streamlog.protocol.messages.partitions_and_replicas import CreatePartitionsTopic
 from streamlog.protocol.messages.topics_and_configs import CreatableTopic
+from streamlog.protocol.schema import ZERO_UUID
 from streamlog.records.epoch_chains import LEADER_EPOCH_MAX
 from streamlog.replace import replace
 
@@ -256,7 +257,10 @@ class MirrorControl:
                     num_partitions=asked.num_partitions,
                     replication_factor=-1,
                     configs=asked.configs,
-                )
+                ),
+                # An app notes the ids of its topics, with its positions and in its changelogs, and
+                # takes other ids for topics that were deleted and created again.
+                asked.source_topic_id if link.settings.get("apps") else ZERO_UUID,
             )
             yield from records
             yield replace(mirror, topic_id=result.topic_id).record()
@@ -411,7 +415,12 @@ class MirrorControl:
                 ErrorCode.INVALID_REQUEST,
                 f"{topic.name} has been promoted too often: copy it into a new topic",
             )
-        era = LogEra(context.cluster_id, epoch, topic.topic_id)
+        # 1. An app's topic has the id of its source; it is promoted, deleted here, mirrored anew
+        #    and promoted again. 2. Both eras are this cluster's. With that id, and by chance at the
+        #    same epoch, they would be taken for one, although their records differ.
+        is_shared = topic.topic_id == mirror.source_topic_id
+        era_id = context.chance.randbytes(_ID_BYTES) if is_shared else topic.topic_id
+        era = LogEra(context.cluster_id, epoch, era_id)
         yield replace(after, eras=(*mirror.eras, era)).record()
         # Leaders stop copying when they hear of the epoch; a fetch that is on its way then belongs
         # to the former one, and its answer is dropped.

@@ -164,8 +164,14 @@ class TopicControl:
             results.append(result)
         return respond(CreateTopicsResponse(topics=results), records)
 
-    def created(self, topic: CreatableTopic) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
+    def created(
+        self, topic: CreatableTopic, topic_id: bytes = ZERO_UUID
+    ) -> tuple[CreatableTopicResult, list[MetadataRecord]]:
         """Return the result and the records of a new topic.
+
+        Args:
+            topic: the topic.
+            topic_id: its id; by default, and if a topic has it already, a new one.
 
         Raises:
             LogError: the topic can't be created.
@@ -182,7 +188,8 @@ class TopicControl:
         assigned = self._assigned(topic) if topic.assignments else self._placed(topic)
         configs = _texts(topic)
         effective = self._effective(configs)
-        topic_id = self._new_id()
+        if not any(topic_id[:8]) or topic_id in self._context.metadata.topics:
+            topic_id = self._new_id()
         result = CreatableTopicResult(
             name=topic.name,
             topic_id=topic_id,
