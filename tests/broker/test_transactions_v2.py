@@ -177,12 +177,14 @@ def test_another_coordinator_is_asked_once_per_transaction(node: Node) -> None:
     node.run(story)
 
 
-def test_an_abort_overtakes_the_question_of_a_leader(node: Node) -> None:
+@pytest.mark.parametrize("what", ["a record", "an offset"])
+def test_an_abort_overtakes_the_question_of_a_leader(node: Node, what: str) -> None:
     async def story(broker: Broker) -> None:
         writer = await begun(broker)
         coordinators = Coordinators(broker)
         coordinators.may_answer.clear()
-        written = asyncio.ensure_future(writer.write(b"a"))
+        writing = writer.write(b"a") if what == "a record" else writer.commit_offset(3)
+        written = asyncio.ensure_future(writing)
         await coordinators.heard.wait()
         assert await writer.end(committed=False) == ErrorCode.NONE
         coordinators.may_answer.set()

@@ -318,6 +318,10 @@ class TransactionRequests:
             # client look for the group's coordinator, so it gets one that makes it retry here.
             again = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return refuse(request, context.version, again)
+        if writing.adds and code is ErrorCode.INVALID_TXN_STATE:
+            # The transaction has ended meanwhile. Clients of transactions v2 know the error that
+            # costs them only this transaction; the other one is fatal.
+            code = ErrorCode.TRANSACTION_ABORTABLE
         if code is not ErrorCode.NONE:
             return refuse(request, context.version, code)
         answer = self._groups.begin(
