@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -31,7 +31,14 @@ from streamlog.connectors.kafka.cluster_login import (
 )
 from streamlog.connectors.kafka.mirror_conventions import MirrorNames, offset_sync
 from streamlog.connectors.kafka.mirror_upkeep import MirrorUpkeep, RemoteTopics
-from streamlog.connectors.kafka.offset_runs import OffsetRun, OffsetRuns, runs_of, syncs_of
+from streamlog.connectors.kafka.offset_runs import (
+    BLOCKS_MAX,
+    OffsetRun,
+    OffsetRuns,
+    StoredRuns,
+    runs_of,
+    syncs_of,
+)
 from streamlog.connectors.kafka.target_topics import (
     TIMEOUT_MS_MAX,
     Codec,
@@ -163,7 +170,17 @@ class _Position(msgspec.Struct, frozen=True):
     """What the target stores of a partition."""
 
     next_offset: int
-    runs: list[OffsetRun] = []
+    stored: StoredRuns = StoredRuns()
+
+
+class _Block(msgspec.Struct, frozen=True):
+    """A block of runs, in its slot; the number tells it from an older one there."""
+
+    number: int
+    runs: tuple[OffsetRun, ...]
+
+
+Stored = TypeVar("Stored", _Position, _Block)
 
 
 @dataclass(slots=True)
@@ -182,6 +199,8 @@ class _Partition:
 
     runs: OffsetRuns = field(default_factory=OffsetRuns)
     """What is committed."""
+    stored: StoredRuns = field(default_factory=StoredRuns)
+    """How it is stored in the target."""
     sent: list[_Sent] = field(default_factory=list)
     added: list[OffsetRun] = field(default_factory=list)
     """The runs of the transaction that is about to commit."""
@@ -222,7 +241,7 @@ class MirrorTask(TransactionalTask):
             configs_ms=duration_ms(sink.sync_topic_configs_interval)
             if sink.sync_topic_configs_enabled
             else None,
-            runs=self._committed_runs,
+            runs=self.committed_runs,
         )
         self._upkeep_stack = AsyncExitStack()
 
@@ -257,7 +276,10 @@ class MirrorTask(TransactionalTask):
         # Before the positions are read, which bring what is known of each partition.
         for at in partitions:
             self._known[at] = _Partition()
-        return await super().recover(partitions)
+        found = await super().recover(partitions)
+        async with errors_of_cluster(self._where):
+            await self._read_blocks(partitions)
+        return found
 
     async def write(self, batch: Batch[object, object]) -> None:
         """Hand the records to the producer of their partition, in its transaction."""
@@ -292,8 +314,14 @@ class MirrorTask(TransactionalTask):
         ]
         syncs = syncs_of(part.added)
         await self._send_syncs(writer, at, syncs)
+        stored, blocks = part.stored.with_more(part.added)
+        for number, runs in blocks.items():
+            topic, key = self._names.positions, self._block_key(at, number)
+            value = msgspec.json.encode(_Block(number, runs))
+            sent = await writer.producer.send(topic, value, key=key, partition=0)
+            sent.add_done_callback(heard)
         await super()._commit_one(at, offset)
-        part.runs = part.runs.with_more(part.added)
+        part.runs, part.stored = part.runs.with_more(part.added), stored
         part.sent, part.added = [], []
         self._context.count("mirror_offset_syncs", len(syncs))
 
@@ -307,22 +335,48 @@ class MirrorTask(TransactionalTask):
             sent.add_done_callback(heard)
 
     def _position(self, at: TopicPartition, offset: int) -> bytes:
-        """Return the position with what is known of the offsets before it."""
+        """Return the position with the runs that are in no block yet."""
         part = self._partition(at)
-        runs = part.runs.with_more(part.added).stored()
-        return msgspec.json.encode(_Position(offset, runs))
+        stored, _ = part.stored.with_more(part.added)
+        return msgspec.json.encode(_Position(offset, stored))
 
     def _read_position(self, at: TopicPartition, data: bytes) -> int:
-        """Return the next offset, and keep what was known of those before it."""
+        """Return the next offset, and keep how the runs before it are stored."""
+        position = self._decoded(data, _Position)
+        self._partition(at).stored = position.stored
+        return position.next_offset
+
+    def _block_key(self, at: TopicPartition, number: int) -> bytes:
+        # A slot is used again, so that compaction leaves no more than the blocks that count.
+        return self._key(at) + b"#%d" % (number % BLOCKS_MAX)
+
+    async def _read_blocks(self, partitions: Collection[TopicPartition]) -> None:
+        """Read what is known of the offsets before the positions."""
+        wanted = {
+            self._block_key(at, number): (at, number)
+            for at in partitions
+            for number in self._partition(at).stored.numbers()
+        }
+        blocks: dict[TopicPartition, list[_Block]] = {}
+        for key, data in (await self._newest(wanted)).items() if wanted else ():
+            at, number = wanted[key]
+            # One that compaction or an operator has taken is missing; then less is known, no more.
+            if (block := self._decoded(data, _Block)).number == number:
+                blocks.setdefault(at, []).append(block)
+        for at in partitions:
+            part = self._partition(at)
+            whole = sorted(blocks.get(at, ()), key=lambda block: block.number)
+            runs = [run for block in whole for run in block.runs]
+            part.runs = OffsetRuns().with_more([*runs, *part.stored.tail])
+
+    def _decoded(self, data: bytes, kind: type[Stored]) -> Stored:
         try:
-            position = msgspec.json.decode(data, type=_Position)
+            return msgspec.json.decode(data, type=kind)
         except msgspec.MsgspecError as error:
             raise ConnectError(
                 f"{self._names.positions} of {self._where} has a value that no mirror has written: "
                 "delete the topic, after which records are mirrored from the group's offset"
             ) from error
-        self._partition(at).runs = OffsetRuns(position.runs)
-        return position.next_offset
 
     async def abort(self) -> None:
         """Abort the transactions that are open."""
@@ -339,5 +393,6 @@ class MirrorTask(TransactionalTask):
     def _partition(self, at: TopicPartition) -> _Partition:
         return self._known.setdefault(at, _Partition())
 
-    def _committed_runs(self) -> Mapping[TopicPartition, OffsetRuns]:
+    def committed_runs(self) -> Mapping[TopicPartition, OffsetRuns]:
+        """Return what is known of the offsets of each partition."""
         return {at: part.runs for at, part in self._known.items()}

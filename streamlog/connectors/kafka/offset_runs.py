@@ -13,8 +13,11 @@ from typing import Final, NamedTuple
 
 KEPT_MAX: Final = 1_024
 """The runs of one partition that are in memory: as many flushes, if the source has no gaps."""
-STORED_MAX: Final = 64
-"""The runs that are stored with each position; a new owner of the partition begins with them."""
+BLOCK_RUNS: Final = 64
+"""The runs that are stored together once there are so many; those after them are stored with each
+position."""
+BLOCKS_MAX: Final = 15
+"""The blocks of a partition that stay stored: with the runs after them, `KEPT_MAX` at most."""
 SYNCS_MAX: Final = 64
 """The pairs of one flush that are written for others: `OffsetSyncStore` keeps 64 of a partition."""
 
@@ -70,13 +73,35 @@ class OffsetRuns:
         # Behind the last record of a run lie only offsets without records, or forgotten runs.
         return run.downstream + min(upstream - run.upstream, run.length)
 
-    def stored(self) -> list[OffsetRun]:
-        """Return as many runs as a position may hold."""
-        return thinned(self._runs, STORED_MAX)
-
     def __len__(self) -> int:
         """Return the number of runs."""
         return len(self._runs)
+
+
+class StoredRuns(NamedTuple):
+    """What is stored of a partition: each run twice at most, however long the history is."""
+
+    blocks: int = 0
+    """How many blocks were stored since the beginning; the last `BLOCKS_MAX` of them count."""
+    tail: tuple[OffsetRun, ...] = ()
+    """The runs after the last block."""
+
+    def with_more(
+        self, added: Sequence[OffsetRun]
+    ) -> tuple[StoredRuns, dict[int, tuple[OffsetRun, ...]]]:
+        """Return what is stored next, and the blocks that have become whole, by their numbers."""
+        tail = (*self.tail, *added)
+        whole = len(tail) // BLOCK_RUNS
+        blocks = {
+            self.blocks + at: tail[at * BLOCK_RUNS : (at + 1) * BLOCK_RUNS]
+            # Of a flush with thousands of gaps, the first ones would be overwritten at once.
+            for at in range(max(whole - BLOCKS_MAX, 0), whole)
+        }
+        return StoredRuns(self.blocks + whole, tail[whole * BLOCK_RUNS :]), blocks
+
+    def numbers(self) -> range:
+        """Return the numbers of the blocks that are stored."""
+        return range(max(self.blocks - BLOCKS_MAX, 0), self.blocks)
 
 
 def thinned(runs: Sequence[OffsetRun], most: int) -> list[OffsetRun]:

@@ -120,7 +120,12 @@ class TransactionalTask(SinkTask[object, object]):
         return msgspec.json.encode([self._id, {"topic": at.topic, "partition": at.partition}])
 
     async def _committed(self, wanted: Mapping[bytes, TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the newest offset of each key, reading backwards until all are found."""
+        """Return the newest offset of each key."""
+        found = await self._newest(wanted)
+        return {wanted[key]: self._read_position(wanted[key], data) for key, data in found.items()}
+
+    async def _newest(self, wanted: Collection[bytes]) -> dict[bytes, bytes]:
+        """Return the newest value of each key, reading backwards until all are found."""
         async with self._log.consumer() as consumer:
             first = (await consumer.begin_offsets([self._offsets_at]))[self._offsets_at]
             # The high watermark: behind it, transactions of other partitions may be open, and
@@ -128,19 +133,15 @@ class TransactionalTask(SinkTask[object, object]):
             end = (await consumer.end_offsets([self._offsets_at]))[self._offsets_at]
         found: dict[bytes, bytes | None] = {}
         stop, window = end, FIRST_WINDOW
-        while stop > first and found.keys() != wanted.keys():
+        while stop > first and len(found) < len(wanted):
             start = max(stop - window, first)
             columns = await self._log.read_range(self._offsets_at, start, stop)
             newest = dict(zip(columns.keys, columns.values, strict=True))
-            for key in wanted.keys() - found.keys():
+            for key in {*wanted} - found.keys():
                 if key in newest:
                     found[key] = newest[key]
             stop, window = start, window * 4
-        return {
-            wanted[key]: self._read_position(wanted[key], data)
-            for key, data in found.items()
-            if data is not None
-        }
+        return {key: data for key, data in found.items() if data is not None}
 
     def _read_position(self, at: TopicPartition, data: bytes) -> int:
         """Return the next offset of a position that was stored in the cluster."""

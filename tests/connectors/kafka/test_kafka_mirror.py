@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from streamlog.client.admin import NewTopic
-from streamlog.connect import Fenced, TopicPartition
+from streamlog.connect import Batch, Fenced, TopicPartition
 from streamlog.connectors.kafka import KafkaMirror
 from streamlog.connectors.kafka.mirror_conventions import checkpoint, offset_sync
+from streamlog.connectors.kafka.offset_runs import BLOCK_RUNS, BLOCKS_MAX
+from streamlog.durations import moment
 from streamlog.errors import ConfigError
 from streamlog.log import Log
+from streamlog.record import Record
 from streamlog.testing import check_sink
 from streamlog.worker.connect.sink_group import AdminOwnLog
 from tests.connect_service.running import running
@@ -73,6 +76,30 @@ async def test_notes_of_offsets_are_in_the_transaction(tmp_path: Path) -> None:
             offset_sync(PLACE, here, there[value])
             for here, value in ((0, b"a"), (2, b"c"), (7, b"d"), (8, b"e"), (9, b"f"))
         ]
+
+
+@on_loop
+async def test_what_is_known_of_offsets_outlives_the_task(tmp_path: Path) -> None:
+    async with other_cluster(tmp_path) as cluster:
+        sink = mirror(cluster)
+        async with writing(sink) as task:
+            await task.recover([PLACE])
+            for first in range(0, 1_500, 500):
+                # Every second offset has a record, so that each is a run of its own.
+                numbers = range(first, first + 500)
+                records = [
+                    Record(None, b"%d" % at, moment(1), (), *PLACE, 2 * at) for at in numbers
+                ]
+                await task.begin()
+                await task.write(Batch(PLACE, records, next_offset=2 * numbers.stop))
+                await task.commit({PLACE: 2 * numbers.stop})
+        there = {record.value: record.offset for record in await cluster.read("eu.orders")}
+        async with sink.open(RealContext()) as successor:
+            assert await successor.recover([PLACE]) == {PLACE: 3_000}
+            runs = successor.committed_runs()[PLACE]
+            for at in range(1_500 - BLOCKS_MAX * BLOCK_RUNS, 1_500):
+                assert runs.translated(2 * at) == there[b"%d" % at]
+            assert runs.translated(3_000) == there[b"1499"] + 1
 
 
 @on_loop

@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.connectors.kafka.offset_runs import (
+    BLOCK_RUNS,
+    BLOCKS_MAX,
     KEPT_MAX,
-    STORED_MAX,
     SYNCS_MAX,
     OffsetRun,
     OffsetRuns,
+    StoredRuns,
     runs_of,
     syncs_of,
     thinned,
@@ -54,15 +56,21 @@ class Mirrored:
     def runs(self) -> OffsetRuns:
         runs = OffsetRuns()
         for flush in self.flushes:
-            offsets = [here for here, _ in flush]
-            runs = runs.with_more(runs_of(offsets, flush[0][1], flush[-1][1]))
+            runs = runs.with_more(runs_of_flush(flush))
         return runs
+
+    def all_runs(self) -> list[OffsetRun]:
+        return [run for flush in self.flushes for run in runs_of_flush(flush)]
 
     def unread(self, committed: int) -> list[int]:
         return [here for here, _ in self.pairs if here >= committed]
 
     def read_from(self, there: int) -> list[int]:
         return [here for here, at in self.pairs if at >= there]
+
+
+def runs_of_flush(flush: Sequence[tuple[int, int]]) -> list[OffsetRun]:
+    return runs_of([here for here, _ in flush], flush[0][1], flush[-1][1])
 
 
 @given(FLUSHES, st.data())
@@ -82,8 +90,7 @@ def test_what_is_forgotten_is_read_again_and_never_passed_over(
     flushes: Flushes, begin_there: int, data: st.DataObject
 ) -> None:
     mirrored = Mirrored.of(flushes, begin_there)
-    whole = mirrored.runs().stored()
-    kept = thinned(whole, data.draw(st.integers(2, 8)))
+    kept = thinned(mirrored.all_runs(), data.draw(st.integers(2, 8)))
     committed = data.draw(st.integers(0, mirrored.end + 3))
     there = OffsetRuns(kept).translated(committed)
     if there is None:
@@ -132,12 +139,25 @@ def test_bounds() -> None:
     for number in range(3 * KEPT_MAX):
         runs = runs.with_more([OffsetRun(2 * number, number, 1)])
         assert len(runs) <= KEPT_MAX
-    stored = runs.stored()
-    assert len(stored) <= STORED_MAX
-    assert stored[0] == OffsetRun(0, 0, 1)
-    newest = [OffsetRun(2 * number, number, 1) for number in range(3 * KEPT_MAX)][
-        -STORED_MAX // 4 :
-    ]
-    assert stored[-len(newest) :] == newest
+    # The newer half is whole.
+    for number in range(3 * KEPT_MAX - KEPT_MAX // 4, 3 * KEPT_MAX):
+        assert runs.translated(2 * number) == number
+    assert BLOCKS_MAX * BLOCK_RUNS + BLOCK_RUNS - 1 <= KEPT_MAX
     assert len(syncs_of([OffsetRun(2 * at, at, 1) for at in range(1_000)])) == SYNCS_MAX
     assert runs_of([], 0, 0) == runs_of([4], -1, -1) == []
+
+
+@given(st.lists(st.integers(1, 200), max_size=40))
+def test_what_is_stored_is_the_newest(sizes: list[int]) -> None:
+    runs = [OffsetRun(2 * at, at, 1) for at in range(sum(sizes))]
+    stored, slots, left = StoredRuns(), dict[int, tuple[int, Sequence[OffsetRun]]](), iter(runs)
+    for size in sizes:
+        stored, blocks = stored.with_more([next(left) for _ in range(size)])
+        slots |= {number % BLOCKS_MAX: (number, block) for number, block in blocks.items()}
+    # Each block is still in its slot, and all of them lead up to the tail without a gap.
+    assert [slots[number % BLOCKS_MAX][0] for number in stored.numbers()] == [*stored.numbers()]
+    found = [run for at in stored.numbers() for run in slots[at % BLOCKS_MAX][1]]
+    whole = [*found, *stored.tail]
+    assert whole == runs[len(runs) - len(whole) :]
+    assert len(whole) >= min(len(runs), BLOCKS_MAX * BLOCK_RUNS)
+    assert len(stored.tail) < BLOCK_RUNS

@@ -2,10 +2,9 @@
 
 A random history is written to a broker of ours, and mirrored to one real Apache Kafka by both,
 while our worker is killed (-9) at random points. Then all three have to hold equal records in equal
-order. Kafka's own RemoteClusterUtils translates the positions of groups: no reader skips a record.
-A reader of what was mirrored since our worker's last start continues exactly with its next record,
-and readers of older records read no more again than those of MirrorMaker 2.
-Differences are printed; then the exit code is 1.
+order. Kafka's own RemoteClusterUtils translates the positions of groups: from ours, a reader has to
+continue exactly with its next record, also where the worker was killed since; from MirrorMaker 2's,
+how much it reads again is a figure. Differences are printed; then the exit code is 1.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ async def _translations(
     positions: Mapping[str, Mapping[TopicPartition, int]],
 ) -> list[str]:
     """Compare the positions that RemoteClusterUtils gives; returns the differences."""
-    lines, totals = [], dict[str, int]()
+    lines = []
     for alias in (OURS, THEIRS):
         answer = await _asked(java, target, alias, positions)
         if alias not in answer["upstream"] or answer["hops"] != 1:
@@ -154,11 +153,8 @@ async def _translations(
             f" records skipped, {again[True]} read again of recent groups, {again[False]} of others"
         )
         print(told)
-        totals[alias] = again.total()
-        if alias == OURS and (again[True] or unknown or skipped):
+        if alias == OURS and (again.total() or unknown or skipped):
             lines.append(told)
-    if totals[OURS] > totals[THEIRS]:
-        lines.append(f"more is read again than from MirrorMaker 2: {totals}")
     return lines
 
 
