@@ -136,7 +136,12 @@ class Mirrors:
             found.setdefault(link_id, []).extend(reader.notices.shown)
         for link_id, (_, copier, _) in self._copiers.items():
             found.setdefault(link_id, []).extend(copier.notices.shown)
-        return found
+        # All parts connect by themselves, so that a source which is down is a notice, too.
+        troubles = self.troubles()
+        return {
+            link_id: [each for each in notices if each != troubles.get(link_id)]
+            for link_id, notices in found.items()
+        }
 
     def groups_ms(self) -> dict[bytes, int]:
         """Return for how long each link has had its groups copied, see `GroupCopier.copied_ms`."""

@@ -19,7 +19,7 @@ from streamlog.protocol.messages.mirror_messages import (
     DescribeMirrorsResponse,
 )
 from streamlog.record import TopicPartition
-from tests.broker.mirroring.test_mirrors import WITHIN_S, alter, link, serving
+from tests.broker.mirroring.test_mirrors import WITHIN_S, alter, link, serving, until
 from tests.broker.node import ask, batch, create, produce
 
 QUICK = {"refresh.topics.interval.ms": "20", "sync.group.offsets.interval.ms": "20"}
@@ -204,5 +204,30 @@ def test_only_named_groups_are_copied_under_the_names_of_the_mirrors() -> None:
             assert listed == {"shop-1"}
             offsets = await pair.here.admin().group_offsets("shop-1")
             assert [*offsets] == [TopicPartition("eu.t", 0)]
+
+    asyncio.run(story())
+
+
+def test_a_source_that_is_down_is_told_once() -> None:
+    async def described(target: Broker) -> tuple[str, list[str]]:
+        answer = await ask(target, DescribeMirrorsRequest(), DescribeMirrorsResponse)
+        return answer.links[0].trouble, answer.links[0].notices
+
+    async def story() -> None:
+        async with serving(MemoryFiles()) as (target, _):
+            async with serving(MemoryFiles()) as (source, address):
+                create(source)
+                await link(target, address, source, topics="t", groups=".*", **QUICK)
+                await until(lambda: "t" in target.directory.topics)
+            async with asyncio.timeout(WITHIN_S):
+                while "refused" not in (await described(target))[0]:  # noqa: ASYNC110 - of a broker that does not tell
+                    await asyncio.sleep(0.01)
+            (_, copier, _) = next(iter(target._mirrors._copiers.values()))
+            await until(lambda: any("refused" in each for each in copier.notices.shown))
+
+            async def notices() -> list[str]:
+                return (await described(target))[1]
+
+            await becomes(notices, [])
 
     asyncio.run(story())
