@@ -7,6 +7,8 @@ comes next meets a cluster that is not whole.
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from random import Random
 from typing import Final, Protocol
 
 from chaos.ports import reserved_ports
-from conformance.kafka import NEWEST, ApacheKafka, release
+from conformance.kafka import NEWEST, ApacheKafka, java, release
 from tests.cluster.cluster import Cluster
 
 QUICK_CLEANER: Final = """
@@ -27,6 +29,8 @@ log.initial.task.delay.ms=100
 """Kafka looks for what it can compact every 15 s otherwise. And it writes down every minute which
 heads it has deleted: what was deleted since the last time is there again after a kill."""
 CHECKPOINT_S: Final = 0.3
+SILENT_MS: Final = 30_000
+READ: Final = re.compile(r"Partition:(\d+)\s+Offset:(\d+)")
 
 
 class Side(Protocol):
@@ -45,6 +49,28 @@ class Side(Protocol):
     def strike(self, chance: Random) -> str:
         """Let a broker of it end and begin again; return what has happened."""
         ...
+
+
+def java_reads(address: str, topic: str, group: str) -> list[str]:
+    """Return PARTITION:OFFSET of what Kafka's own consumer reads in a group until nothing comes."""
+    settings = ("isolation.level=read_committed", "auto.offset.reset=earliest")
+    shown = ("print.partition=true", "print.offset=true", "print.value=false")
+    done = subprocess.run(
+        [
+            *java("org.apache.kafka.tools.consumer.ConsoleConsumer", libraries=release(NEWEST)),
+            *("--bootstrap-server", address, "--topic", topic, "--group", group),
+            *("--timeout-ms", str(SILENT_MS)),
+            *(word for each in settings for word in ("--command-property", each)),
+            *(word for each in shown for word in ("--formatter-property", each)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = READ.findall(done.stdout)
+    if not found and "TimeoutException" not in done.stderr:
+        raise RuntimeError(f"Kafka's consumer has ended with {done.returncode}: {done.stderr}")
+    return [f"{partition}:{offset}" for partition, offset in found]
 
 
 class KafkaSide:

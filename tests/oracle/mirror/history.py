@@ -28,7 +28,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.oracle.mirror import reading
 from tests.oracle.mirror.acts import AGAIN, COMPACTED, PLAIN, TRANSACTIONAL_IDS, Acts
-from tests.oracle.mirror.clusters import Side
+from tests.oracle.mirror.clusters import Side, java_reads
 from tests.oracle.mirror.reading import QUIET, WITHIN_S, Record
 
 LINK: Final = "east"
@@ -195,6 +195,7 @@ class History:
                 yield f"{where}: committed records have changed by the promotion"
             yield from self._shows_no_open(where, after, there[where])
         yield from self._group_goes_on(partitions)
+        yield from self._java_goes_on([each for each in partitions if each[0] == PLAIN])
 
     def _goes_on(self, name: str, partitions: Sequence[Partition]) -> Iterator[str]:
         """Let a producer with a transactional id of the source write in each partition."""
@@ -250,6 +251,21 @@ class History:
                     yield f"group {group} goes on at {message.offset()}, not at {due[0]}"
         finally:
             consumer.close()
+
+    def _java_goes_on(self, partitions: Sequence[Partition]) -> Iterator[str]:
+        """Let Kafka's own consumer take a group of the source over: it reads the rest, once."""
+        group = "classic-0"
+        positions = reading.positions(self.mirror.address, group)
+        due = sorted(
+            f"{number}:{record[0]}"
+            for topic, number in partitions
+            for record in reading.read(self.mirror.address, topic, number)
+            if record[0] >= positions.get((topic, number), 0)
+        )
+        found = sorted(java_reads(self.mirror.address, PLAIN, group))
+        if found != due:
+            differing = sorted({*found} ^ {*due})[:5]
+            yield f"Kafka's consumer reads {len(found)} records and not {len(due)}: {differing}"
 
     # ---- commands ----
 
