@@ -418,7 +418,9 @@ class LosslessPromotion:
                 results = await self._target.alter("give up", attempts, _ACTIVE)
                 newest = freshest((await mirror_answers(self._target.cluster))[0])
         except (StreamlogError, OSError, TimeoutError) as lost:
-            raise PromotionGivenUp(f"{_text(error, self._waits_for)}; {advice}: {lost}") from error
+            raise PromotionGivenUp(
+                f"{_text(error, self._waits_for)}; {advice}: {_why(lost)}"
+            ) from error
         refused = {each.name for each in results if each.error_code}
         states = {each.name: (each.state, each.attempt) for each in newest.topics}
         promoted = {each for each in refused if states.get(each) == (_PROMOTED, attempts[each])}
@@ -433,18 +435,21 @@ class LosslessPromotion:
         if not self._may_be_sealed or not attempts:
             return
         topics = ", ".join(self._mirrors[name].source_topic for name in attempts)
-        advice = (
-            f"given up here, but {topics} may still be sealed at the source: `streamlog mirror"
-            " unseal` there lets them take records again, and `promote --now` here does without"
-        )
         try:
             async with asyncio.timeout(GIVE_UP_S):
                 results = await self._alter_seals("unseal the source", attempts, _OPEN)
         except (StreamlogError, OSError, TimeoutError) as error:
-            raise PromotionGivenUp(f"{self._waits_for}; {advice}: {error}") from error
-        refused = [each.error_message for each in results if each.error_code]
+            raise self._left_sealed(topics, _why(error)) from error
+        refused = [each.error_message or "" for each in results if each.error_code]
         if refused:
-            raise PromotionGivenUp(f"{self._waits_for}; {advice}: {refused[0]}")
+            raise self._left_sealed(topics, refused[0])
+
+    def _left_sealed(self, topics: str, why: str) -> PromotionGivenUp:
+        return PromotionGivenUp(
+            f"{self._waits_for}; given up here, but {topics} may still be sealed at the source:"
+            f" {why}. There, `streamlog mirror unseal` lets them take records again; here, `promote"
+            " --now` takes over with what has come"
+        )
 
     def _given_up(self, error: Exception) -> PromotionGivenUp:
         late = f" ({self._patience.timeout_ms} ms are over)" * isinstance(error, TimeoutError)
@@ -462,12 +467,17 @@ class LosslessPromotion:
             async with asyncio.timeout(GIVE_UP_S):
                 results = await self._alter_seals("note the promotion", attempts, _MOVED)
         except (StreamlogError, OSError, TimeoutError) as error:
-            return str(error) or "the source does not answer"
+            return _why(error)
         return next((each.error_message or "" for each in results if each.error_code), "")
 
 
 def _raise_refused(what: str, results: Collection[MirrorResult]) -> None:
     raise_refused(what, [(each.name, each.error_code, each.error_message) for each in results])
+
+
+def _why(error: Exception) -> str:
+    """Return why a cluster was not asked; a time-out has no text of its own."""
+    return str(error) or "it does not answer"
 
 
 def _text(error: BaseException, waits_for: str) -> str:
