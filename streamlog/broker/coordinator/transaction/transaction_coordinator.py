@@ -477,7 +477,7 @@ class TransactionCoordinator:
                 each.producer_epoch,
                 each.state is TransactionState.PREPARE_COMMIT,
                 each.partitions,
-                each.client_version,
+                0 if self.rules.keeps_epoch else each.client_version,
             )
             for each in found
         ]
