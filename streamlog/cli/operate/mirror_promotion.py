@@ -17,9 +17,10 @@ import msgspec
 import typer
 from rich.table import Table as Grid
 
-from streamlog.broker.config.link import LinkConfig, patterns_of
+from streamlog.broker.config.link import LinkConfig, apps_of, patterns_of
 from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.mirroring.link_login import login_of
+from streamlog.broker.mirroring.link_plan import own_topics
 from streamlog.broker.mirroring.link_runner import rules_of
 from streamlog.cli.broker_command import broker_config
 from streamlog.cli.session import LogOption, Session, ask, with_log
@@ -36,6 +37,7 @@ from streamlog.client.admin import (
 )
 from streamlog.errors import ConfigError, UsageError, quantity
 from streamlog.log import Log
+from streamlog.replace import replace
 from streamlog.transport.security import Security
 
 TOPICS_SHOWN = 5
@@ -228,10 +230,11 @@ def fail_back(
         link = link_named(found, name)
         mirrors = {e.name for e in found.mirrors if e.status is not MirrorStatus.PROMOTED}
         ours = {each.name for each in await admin.list_topics()} - mirrors
-        name_of = rules_of(LinkConfig.of(link.settings)).name_of
+        config = LinkConfig.of(link.settings)
         async with open_source(link, security) as source:
             there = [each.name for each in await source.admin().list_topics()]
-        pairs = {here: each for each in there if (here := name_of(each)) is not None}
+        rules = replace(rules_of(config), of_apps=own_topics(apps_of(config), there))
+        pairs = {here: each for each in there if (here := rules.name_of(each)) is not None}
         wanted = {here: each for here, each in pairs.items() if here in ours and chosen(here)}
         if not wanted:
             raise UsageError(

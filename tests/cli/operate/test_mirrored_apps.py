@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -89,18 +90,32 @@ def test_an_app_is_mirrored_with_all_that_it_owns_reads_and_writes(tmp_path: Pat
         )
         assert not any(each.startswith("counting-eu") for each in mirrors)
 
-        async def positions(admin: Admin) -> bool:
-            return (await admin.group_offsets("counting")).get(TopicPartition("words", 0)) == 3
-
-        async def wait(admin: Admin) -> None:
+        async def wait(admin: Admin, end: int) -> None:
+            words = TopicPartition("words", 0)
             async with asyncio.timeout(PATIENCE_S):
-                while not await positions(admin):  # noqa: ASYNC110 - of a broker that does not tell
+                # A broker does not tell of a commit.
+                while (await admin.group_offsets("counting")).get(words) != end:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
-        call_admin(clusters.target, wait)
+        call_admin(clusters.target, partial(wait, end=3))
         clusters.call("promote", "east", "--yes")
         counted = work(clusters.target, tmp_path / "target", ["a", "c"], "c 1")
         assert counted == ["a 1", "b 1", "a 2", "a 3", "c 1"]
+        # And back again: the first cluster follows with all topics of the app.
+        at = ("--source", clusters.target, "--app", "counting")
+        clusters.call("create", "back", *at, *FAST, at=clusters.source)
+        following = clusters.call("fail-back", "back", "--yes", "--json", at=clusters.source)
+        assert expected <= {*json.loads(following)["following"]}
+        clusters.until(
+            lambda each: (
+                expected <= {*each} and all(not one["lag_records"] for one in each.values())
+            ),
+            at=clusters.source,
+        )
+        call_admin(clusters.source, partial(wait, end=5))
+        clusters.call("promote", "back", "--yes", at=clusters.source)
+        counted = work(clusters.source, tmp_path / "source", ["c"], "c 2")
+        assert counted == ["a 1", "b 1", "a 2", "a 3", "c 1", "c 2"]
 
 
 def test_an_app_that_is_not_there_or_would_not_find_its_topics_is_refused() -> None:
