@@ -37,7 +37,7 @@ from streamlog.connect_tasks.carried import SinkCarrier
 from streamlog.connect_tasks.contexts import ConnectorContext
 from streamlog.connect_tasks.sink_task import GroupPosition, SinkRunner
 from streamlog.connectors.http.http_sink import HttpSink
-from streamlog.connectors.kafka import KafkaClusterSink, SaslLogin
+from streamlog.connectors.kafka import KafkaClusterSink, KafkaMirror, SaslLogin
 from streamlog.connectors.mqtt import MqttSink
 from streamlog.connectors.redis import RedisSink
 from streamlog.connectors.search import Search
@@ -544,7 +544,19 @@ async def test_a_cluster_that_refuses_a_user(tmp_path: Path) -> None:
             sasl=login,
         )
 
+    def mirror(url: str, password: str) -> KafkaMirror:
+        login = SaslLogin(mechanism="SCRAM-SHA-256", username="shop", password=Secret(password))
+        return KafkaMirror(
+            bootstrap_servers=url.removeprefix("kafka://"),
+            security_protocol="SASL_PLAINTEXT",
+            sasl=login,
+        )
+
     async def story(url: str) -> None:
+        assert "look at the login" in await refusal_of(mirror(url, "geheim"), at_start=True)
+        missing = await refusal_of(mirror(url, "of shop"), at_start=True)
+        assert "mm2-streamlog-positions.source.internal" in missing
+        assert "AUTHORIZATION_FAILED" in missing
         async with Log.open(url, security=access("root")) as log:
             await log.admin().create_topics([NewTopic("orders", 1)])
             right = acl(ResourceType.TOPIC, "orders", Operation.WRITE)
