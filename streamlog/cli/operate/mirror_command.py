@@ -363,7 +363,7 @@ async def _connect_once(addresses: str, security: Security) -> None:
         else:
             await transport.close()
             return
-    raise ConnectionLost(f"the source can't be reached, nothing was created: {'; '.join(reasons)}")
+    raise ConnectionLost(f"no broker can be reached, nothing was created: {'; '.join(reasons)}")
 
 
 @mirror.command("list")

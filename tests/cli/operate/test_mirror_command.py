@@ -268,7 +268,7 @@ def test_what_is_wrong_with_a_source_is_one_line_before_anything_is_made() -> No
         with pytest.raises(ConfigError, match="nothing-here, which can't be read"):
             clusters.link("--set", "sasl.password=${file:nothing-here}")
         for source, what in (
-            (f"kafka://127.0.0.1:{port}", "the source can't be reached, nothing was created"),
+            (f"kafka://127.0.0.1:{port}", "no broker can be reached, nothing was created"),
             ("kafka://no-such-host.invalid:9092", "no-such-host.invalid"),
         ):
             with pytest.raises(ConnectionLost, match=what):
