@@ -125,7 +125,9 @@ class Acts:
         self._open.clear()
 
     def close(self) -> None:
-        """Wait for what is on its way. Transactions that are open stay open."""
+        """Wait for what is on its way. Transactions that are open stay open, one at least."""
+        with suppress(KafkaException):
+            self._write_in_transaction()
         for each in self._producers.values():
             each.flush(WITHIN_S)
 
