@@ -108,7 +108,7 @@ SWITCHES: Final = (
     _isr(0, "answers_duplicates_at_once"),
     _mirror(1, "ignores_topic_ids"),
     _mirror(2, "raises_no_epoch"),
-    _mirror(10, "cuts_in_own_epoch"),
+    _mirror(12, "cuts_in_own_epoch"),
     _mirror(3, "appends_after_promotion"),
     _mirror(0, "takes_source_mark"),
     _mirror(0, "serves_uncommitted"),

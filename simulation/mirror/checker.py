@@ -102,6 +102,9 @@ class MirrorChecker:
     def on_reader_cut(self, replica: SiteReplica, offset: int) -> None:
         """A mirror's leader is about to cut its log, whose offsets are cut already."""
         key, epoch = (replica.site.name, replica.place), replica.replica.leader_epoch or 0
+        partition = replica.site.metadata.partition(*replica.place)
+        if partition is not None and epoch != partition.leader_epoch:
+            return  # It was replaced and has not heard of it: what it has does not count.
         committed = self.committed.get(key, {})
         lost = [place for place in committed if place >= max(offset, replica.disk.base)]
         is_ordered = (*replica.place, epoch) in replica.site.unclean

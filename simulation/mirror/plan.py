@@ -48,7 +48,7 @@ CORRECT = MirrorPlan()
 FOUND: Mapping[str, int] = {
     "ignores_topic_ids": 1,
     "raises_no_epoch": 2,
-    "cuts_in_own_epoch": 10,
+    "cuts_in_own_epoch": 12,
     "appends_after_promotion": 3,
     "takes_source_mark": 0,
     "serves_uncommitted": 0,

@@ -208,12 +208,13 @@ class Promotion:
 
 
 def _mirror_report(replica: SiteReplica, epoch: int) -> DescribedMirrorPartition:
-    log = replica.log
+    log, leader = replica.log, replica.replica.leader
+    mark = log.high_watermark
     return DescribedMirrorPartition(
         partition_index=replica.place[1],
         leader_epoch=epoch,
         log_end_offset=log.end_offset,
-        high_watermark=log.high_watermark,
+        high_watermark=mark if leader is None else min(mark, leader.replicated_end),
         last_epoch=log.last_epoch,
     )
 

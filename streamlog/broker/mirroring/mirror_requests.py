@@ -145,7 +145,7 @@ class MirrorRequests:
             lag_bytes=lag.size_bytes,
             lag_ms=lag.ms,
             trouble=copy.reader.stopped or "",
-            high_watermark=copy.partition.high_watermark,
+            high_watermark=_replicated_end(copy.partition),
             last_epoch=_last_epoch(copy.partition),
             refusal=copy.refusal,
         )
@@ -162,6 +162,13 @@ def _sealed_partition(partition: Partition) -> DescribedSealPartition:
         last_stable_offset=partition.last_stable_offset,
         last_epoch=_last_epoch(partition),
     )
+
+
+def _replicated_end(partition: Partition) -> int:
+    replica = partition.replica
+    leader = None if replica is None or partition.is_alone else replica.machine.leader
+    end = partition.high_watermark
+    return end if leader is None else min(end, leader.replicated_end)
 
 
 def _last_epoch(partition: Partition) -> int:

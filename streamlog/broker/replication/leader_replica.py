@@ -127,6 +127,15 @@ class Leader:
         return min(self.settings.min_insync, len(self.followers) + 1)
 
     @property
+    def replicated_end(self) -> int:
+        """The offset up to which all in-sync replicas have the log on disk.
+
+        A high watermark can be above it: a mirror that begins anew, at its source's log start,
+        commits what is below, and its followers begin there with their next fetch.
+        """
+        return min(self._log.counted_offset, self._replicated(None))
+
+    @property
     def is_isr_pending(self) -> bool:
         """Whether the controller has not answered the last proposed in-sync set."""
         return self._pending is not None

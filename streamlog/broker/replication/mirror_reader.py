@@ -267,10 +267,13 @@ class MirrorReader:
             effects += self._start_at(came.begin_offset)
         if came.end_offset > log.end_offset:
             effects.append(AppendBatches(came.end_offset))
-        if log_start > log.start_offset:
-            # The head goes here as it has gone there, after what this answer appends.
-            log.start_offset = log_start
-            effects.append(AdvanceLogStart(log_start))
+        # The head goes here as it has gone there, as far as this cluster has committed:
+        # 1. Followers have 30 records, the leader has 54. 2. If it deleted those before 34, no one
+        # else would have what is committed from then on. Later fetches tell the start again.
+        start = min(log_start, log.high_watermark)
+        if start > log.start_offset:
+            log.start_offset = start
+            effects.append(AdvanceLogStart(start))
         return effects
 
     def on_diverging(self, number: int, diverging: Diverging) -> list[MirrorEffect]:
@@ -326,7 +329,15 @@ class MirrorReader:
             )
         # A new leader does not know yet what earlier leaders have committed: anything that it began
         # with may be, and a follower that knows it would refuse to cut it.
-        if offset >= max(log.high_watermark, self._leader.epoch_start) or self._may_cut:
+        if offset >= max(log.high_watermark, self._leader.epoch_start):
+            return []
+        # 1. The controller has begun epoch 3 for a cut. 2. Records of the source's epoch 3 are
+        # copied and committed in it, and the source loses them. 3. Followers cut what is older
+        # than the epoch that was begun for it, and these records are not: it takes another one.
+        committed = log.high_watermark
+        if self._may_cut and (
+            committed <= log.start_offset or log.epochs.at(committed - 1) < self._leader.epoch
+        ):
             return []
         # 1. Records 60 to 99 are committed here, and an unclean election lost them at the source.
         # 2. If this leader cut them in its epoch, a follower that has them could be elected in the

@@ -307,6 +307,25 @@ def test_committed_records_are_cut_only_in_an_epoch_for_the_cut() -> None:
     assert uncommitted.on_diverging(1, Diverging(3, 7)) == [Truncate(7)]
 
 
+def test_what_an_epoch_for_a_cut_has_committed_itself_takes_another_one() -> None:
+    """Life 1200 of the simulation: followers refuse a second cut in the epoch of the first."""
+    for epoch, expected in ((3, [AskCut(7)]), (4, [Truncate(7)])):
+        reader = MirrorReader(LeaderDouble(epoch), new_log(end=10, committed=10), may_cut=True)
+        reader.next_fetch()
+        assert reader.on_diverging(1, Diverging(3, 7)) == expected
+
+
+def test_the_head_is_deleted_as_far_as_records_are_committed_here() -> None:
+    """Life 2407 of the simulation: a leader deleted what its followers did not have yet."""
+    reader = new_reader(committed=6)
+    nothing = CopiedBatches(records=b"", end_offset=10)
+    for number, (start, expected) in enumerate(
+        ((4, [AdvanceLogStart(4)]), (9, [AdvanceLogStart(6)]), (9, [])), 1
+    ):
+        reader.next_fetch()
+        assert reader.on_fetched(number, nothing, high_watermark=12, log_start=start) == expected
+
+
 def test_a_log_that_diverges_or_is_longer_than_the_source_s_has_no_lag() -> None:
     """A promotion that waits for lag 0 must not take a longer log for a complete one."""
     reader = new_reader(committed=7)

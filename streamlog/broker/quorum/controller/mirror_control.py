@@ -424,7 +424,13 @@ class MirrorControl:
         yield replace(after, eras=(*mirror.eras, era)).record()
         # Leaders stop copying when they hear of the epoch; a fetch that is on its way then belongs
         # to the former one, and its answer is dropped.
-        yield from new_epochs(topic, epoch)
+        for record in new_epochs(topic, epoch):
+            # 1. A mirror's leader, alone in sync, begins anew at 5, where its source's log starts
+            #    now; another replica, which could be elected, ends at 3. 2. As a mirror it would
+            #    begin at 5, too. 3. Promoted, it would give the offsets 3 and 4 to new records,
+            #    which groups at 5 never read. So only those in sync may lead.
+            record.eligible_leader_replicas = []
+            yield record
 
     # ---- partitions ----
 

@@ -220,7 +220,13 @@ class TopicControl:
         ]
 
     def _partitions(
-        self, topic_id: bytes, assigned: Sequence[Replicas], config: TopicConfig, *, first: int
+        self,
+        topic_id: bytes,
+        assigned: Sequence[Replicas],
+        config: TopicConfig,
+        *,
+        first: int,
+        epoch: int = 0,
     ) -> Iterator[PartitionRecord]:
         active = self._context.active()
         for number, replicas in enumerate(assigned, first):
@@ -235,7 +241,7 @@ class TopicControl:
                 replicas=list(replicas),
                 isr=isr,
                 leader=isr[0] if isr else NO_LEADER,
-                leader_epoch=0,
+                leader_epoch=epoch,
                 partition_epoch=0,
                 directories=[
                     self._context.directory(each)
@@ -473,7 +479,12 @@ class TopicControl:
                 )
             self._check_assigned(asked.name, assigned, copies=copies)
         config = self._context.decisive_config(topic.name)
-        yield from self._partitions(topic.topic_id, assigned, config, first=now)
+        # 1. `orders` and its mirror, which is promoted, have one partition. 2. Both sides add
+        # a second one, which gets records. 3. If both began with epoch 0, a fail back would take
+        # the records of one for those of the other.
+        mirror = self._context.metadata.mirrors.get(topic.topic_id)
+        epoch = 0 if mirror is None or mirror.is_mirror else mirror.eras[-1].leader_epoch
+        yield from self._partitions(topic.topic_id, assigned, config, first=now, epoch=epoch)
 
     def _placed_after(
         self, topic: TopicRegistration, numbers: range, copies: int

@@ -35,6 +35,7 @@ from streamlog.protocol.messages.partitions_and_replicas import (
     CreatePartitionsTopic,
 )
 from streamlog.protocol.messages.topics_and_configs import (
+    CreatableTopicConfig,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
@@ -68,6 +69,7 @@ def mirror(
     *,
     partitions: int = 2,
     eras: tuple[LogEra, ...] = (),
+    configs: list[CreatableTopicConfig] | None = None,
     follows: str = "",
 ) -> MirrorResult:
     """Create a mirror, or let a topic follow the source of the link that `follows` names."""
@@ -76,6 +78,7 @@ def mirror(
         source_topic=name,
         source_topic_id=SOURCE_ID,
         num_partitions=partitions,
+        configs=configs or [],
         eras=[each.field() for each in eras],
     )
     request = CreateMirrorsRequest(link_id=link_id, wall_ms=WALL_MS, topics=[asked])
@@ -226,6 +229,29 @@ def test_a_topic_follows_the_cluster_that_was_promoted(cluster: Deciding) -> Non
     assert epochs(cluster) == [each + 1 for each in before]
     assert alter(cluster, MirrorState.PROMOTED).error_code == 0
     assert epochs(cluster)[0] > 5 << ERA_BITS
+
+
+def test_only_replicas_in_sync_may_lead_a_promoted_topic(cluster: Deciding) -> None:
+    """Life 1003 of the simulation: a mirror that began anew was taken over by a shorter log."""
+    configs = [CreatableTopicConfig(name="min.insync.replicas", value="2")]
+    mirror(cluster, link(cluster).link_id, partitions=1, configs=configs)
+    leader = cluster.partition().leader
+    cluster.propose([leader])
+    assert len(cluster.partition().elr) > 0
+    assert alter(cluster, MirrorState.PROMOTED).error_code == 0
+    assert (cluster.partition().isr, cluster.partition().elr) == ((leader,), ())
+
+
+def test_partitions_that_a_promoted_topic_gets_begin_in_its_era(cluster: Deciding) -> None:
+    """Life 1052 of the simulation: both clusters added one, and gave it records in epoch 0."""
+    mirror(cluster, link(cluster).link_id, partitions=1)
+    assert alter(cluster, MirrorState.PROMOTED).error_code == 0
+    asked = CreatePartitionsTopic(name="t", count=2, assignments=None)
+    growth = CreatePartitionsRequest(topics=[asked])
+    (grown,) = cluster.ask(growth, CreatePartitionsResponse).results
+    assert grown.error_code == 0
+    _, eras = state(cluster)
+    assert epochs(cluster) == [eras[-1].leader_epoch, eras[-1].leader_epoch]
 
 
 def test_an_era_begins_after_those_of_a_source_of_which_nothing_is_copied(
