@@ -7,6 +7,7 @@ resource.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -54,8 +55,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def fresh_log_lines() -> None:
-    """Let rate-limited log lines be logged in every test."""
+    """Let rate-limited log lines be logged in every test, and to no stream of an earlier one."""
     repeated.forget()
+    root = logging.getLogger()
+    for handler in [*root.handlers]:
+        # A command that a test has run logs to its stderr, which is closed when it ends.
+        if isinstance(handler, logging.StreamHandler) and handler.stream.closed:
+            root.removeHandler(handler)
 
 
 @pytest.hookimpl(hookwrapper=True)
