@@ -95,8 +95,8 @@ SWITCHES: Final = (
     _isr(197, "ignores_broker_epochs", "accepts_old_broker_epochs", "strict"),
     _isr(197, "strict"),
     _isr(1, "elects_anybody"),
-    _isr(12, "accepts_old_partition_epochs"),
-    _isr(164, "accepts_late_proposals"),
+    _isr(16, "accepts_old_partition_epochs"),
+    _isr(931, "accepts_late_proposals"),
     Switch(
         "isr",
         ("keeps_unclean_in_sync",),

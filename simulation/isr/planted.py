@@ -46,8 +46,8 @@ PLANTED: Mapping[str, Planted] = {
         0, ignores_min_insync_in_commits=True, ignores_min_insync_in_answers=True
     ),
     "elect anybody": _around(1, Plan(elects_anybody=True)),
-    "no partition epoch": _around(12, Plan(accepts_old_partition_epochs=True)),
-    "late proposal": _around(164, Plan(accepts_late_proposals=True)),
+    "no partition epoch": _around(16, Plan(accepts_old_partition_epochs=True)),
+    "late proposal": _around(931, Plan(accepts_late_proposals=True)),
     "duplicates appended": _around(0, Plan(appends_duplicates=True)),
     "producers forgotten": _around(1, Plan(forgets_producers=True)),
     "duplicates answered at once": _around(0, Plan(answers_duplicates_at_once=True)),

@@ -37,6 +37,7 @@ def shared(name: str) -> bool:
 
 OWN_FIELDS = {
     "coordinator_id",
+    "fetch_number",
     "include_report",
     "is_rejoining",
     "known_high_watermark",

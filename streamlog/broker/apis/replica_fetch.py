@@ -184,6 +184,7 @@ class ReplicaFetches:
                     offset=wanted.fetch_offset,
                     last_epoch=wanted.last_fetched_epoch,
                     log_start=wanted.log_start_offset,
+                    number=wanted.fetch_number,
                 )
                 # Even if the response waits: the leader's high watermark depends on this offset.
                 answer = replica.on_fetch(fetch, now_ms)

@@ -142,6 +142,7 @@ class Follower:
             offset=self._log.end_offset,
             last_epoch=self._log.last_epoch,
             log_start=self._log.start_offset,
+            number=self._number + 1,
         )
         self._outstanding = OutstandingFetch(self.next_fetch_id, self.leader, fetch)
         self._number += 1

@@ -58,6 +58,8 @@ class FollowerProgress:
     fetched_ms: int = NEVER_MS
     leader_end_offset: int = -1
     """The leader's end offset at the follower's last fetch."""
+    newest_fetch: tuple[int, int] = (NO_EPOCH, 0)
+    """The broker epoch and the number of the newest fetch that has come, whatever its answer."""
 
 
 class _Proposal(msgspec.Struct, frozen=True):
@@ -305,7 +307,17 @@ class Leader:
         # 1. Follower 2 has synced up to 10 and restarts with a disk that lost 8 and 9. 2. A fetch
         # that it sent before, from offset 10, arrives late. Only its broker epoch tells (KIP-903).
         registered = self._brokers.get(fetch.broker, NO_EPOCH)
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER if fetch.broker_epoch < registered else None
+        if fetch.broker_epoch < registered:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        # 1. Follower 1 of a mirror, which ends at 4, fetches; the request is delayed, and the
+        # follower asks again on another connection. 2. This log ends at 1, so the follower cuts.
+        # 3. The source's records 1 to 12 are copied here: those that the follower has cut, with
+        # their epoch. 4. The first request arrives, and would confirm 4.
+        newest = fetch.broker_epoch, fetch.number
+        if fetch.number and newest < follower.newest_fetch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        follower.newest_fetch = newest
+        return None
 
     def _divergence(self, fetch: ReplicaFetch) -> Diverging | None:
         """Return where the follower's log diverges from this one, or None (KIP-101, KIP-279).

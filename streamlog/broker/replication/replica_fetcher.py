@@ -342,6 +342,7 @@ def _request(asked: _Asked, config: ReplicationConfig) -> FetchRequest:
                 fetch_offset=fetch.offset,
                 last_fetched_epoch=fetch.last_epoch,
                 log_start_offset=fetch.log_start,
+                fetch_number=fetch.number,
                 partition_max_bytes=config.fetch_max_bytes,
             )
         )

@@ -175,6 +175,8 @@ class ReplicaFetch(msgspec.Struct, frozen=True, kw_only=True):
     """The leader epoch of the record before `offset`; `NO_EPOCH` of an empty log."""
     log_start: int
     """The start offset of the follower's log."""
+    number: int = 0
+    """It rises with each fetch of a process; 0 for no number."""
 
 
 class OutstandingFetch(msgspec.Struct, frozen=True):

@@ -139,7 +139,8 @@ class FetchPartition(Struct):
 
     For members of the quorum, `known_high_watermark` is the high watermark that the member knows,
     and `rejoin_id` is not 0 if the member may have lost entries with its disk
-    (`broker/quorum/raft/raft_messages`).
+    (`broker/quorum/raft/raft_messages`). For followers, `fetch_number` rises with each fetch; 0 for
+    no number.
     """
 
     partition: int = int32("0+")
@@ -154,6 +155,7 @@ class FetchPartition(Struct):
     rejoin_id: int = int64("12+", tag=OWN_TAG + 2)
     mark_to_ms: int = int64("12+", default=-1, tag=OWN_TAG + 3)
     mark_clock: str = string("12+", tag=OWN_TAG + 4)
+    fetch_number: int = int64("12+", tag=OWN_TAG + 5)
 
 
 class FetchTopic(Struct):

@@ -22,6 +22,7 @@ from streamlog.broker.replication.replica_state import (
     Serve,
 )
 from streamlog.protocol.error_codes import ErrorCode
+from streamlog.replace import replace
 from tests.broker.replication.epoch_list import EpochList
 
 LAG_MS = 1000
@@ -97,6 +98,28 @@ def test_a_late_fetch_of_an_earlier_epoch_is_fenced() -> None:
     planted = new_leader(rules=ReplicaRules(ignores_leader_epochs=True))
     planted.on_fetch(fetch(2, 10), 1)
     assert planted.on_fetch(late, 1)[1] == [AdvanceHighWatermark(10)]
+
+
+def test_a_fetch_that_a_newer_one_has_overtaken_confirms_nothing() -> None:
+    """Life 4555 of the simulation: the follower of a mirror had cut what its late fetch named."""
+    leader = new_leader()
+    late, newer = (replace(fetch(1, at), number=n) for at, n in ((10, 5), (6, 7)))
+    assert leader.on_fetch(newer, 1) == (Serve(0, 0), [])
+    refusal = ReplicaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
+    assert leader.on_fetch(late, 1) == (refusal, [])
+    assert leader.follower_lag()[1] == 4
+    # Another process counts anew, and a repeated fetch is answered again.
+    other = replace(late, broker_epoch=BROKERS[1] + 1, number=1)
+    for _ in range(2):
+        assert leader.on_fetch(other, 1) == (Serve(0, 0), [])
+
+
+def test_an_overtaken_fetch_is_refused_though_the_newer_one_has_diverged() -> None:
+    leader = new_leader()
+    newer = replace(fetch(1, 12), number=7)
+    assert isinstance(leader.on_fetch(newer, 1)[0], Diverging)
+    late = replace(fetch(1, 10), number=5)
+    assert leader.on_fetch(late, 1) == (ReplicaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, 0), [])
 
 
 def test_followers_of_a_mirror_count_anew_after_a_cut() -> None:
