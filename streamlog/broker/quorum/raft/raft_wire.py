@@ -78,6 +78,7 @@ UNUSED: Final[dict[type[raft.Request | raft.Response], frozenset[str]]] = {
             "partition",
             "log_start_offset",
             "partition_max_bytes",
+            "fetch_number",
             "mark_after_ms",
             "mark_to_ms",
             "mark_clock",
