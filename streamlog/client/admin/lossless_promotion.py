@@ -78,7 +78,7 @@ class PromotionOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     promoted: tuple[str, ...]
     noted: tuple[str, ...]
-    """Topics that were promoted before, of which the source has only been notified now."""
+    """Topics that an earlier command promoted; this one has notified the source."""
     is_sealed: bool
     """Whether the source is sealed; if not, it is Apache Kafka, and its ends have stood still."""
     trouble: str

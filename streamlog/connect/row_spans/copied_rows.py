@@ -164,7 +164,7 @@ def _whole_number(data: bytes, start: int, end: int) -> object:
 
 
 def copied_within(data: bytes, limit: int, row_bytes: int) -> tuple[int, int]:
-    """Return how many lines from the first on have at most so many bytes, and where they end.
+    """Return how many leading lines fit into a number of bytes, and where they end.
 
     The first line counts, however long it is.
 

@@ -105,7 +105,7 @@ class StoredRuns(NamedTuple):
 
 
 def thinned(runs: Sequence[OffsetRun], most: int) -> list[OffsetRun]:
-    """Return at most so many runs: the first, the newer half, and ever fewer of older ones.
+    """Thin out runs to a maximum: keep the first, the newer half, and ever fewer older ones.
 
     `most` is 2 or more.
     """
