@@ -44,10 +44,24 @@ class Feeder(msgspec.Struct, frozen=True):
     """It has as many partitions as the largest of these topics."""
     is_retimed: bool = False
     """Whether its times come from `set_timestamp`: a partition without records then has no time."""
+    found_by: frozenset[str] = frozenset()
+    """The patterns by which these topics were found; none for topics that the app names."""
 
     def partitions(self, counts: Mapping[str, int]) -> int:
         """Return the number of sources that it stands for."""
         return max(counts[topic] for topic in self.counted_by)
+
+    def may_have_had(self, source: tuple[str, int]) -> bool:
+        """Return whether a source that it lacks may be of a topic that was deleted since."""
+        name, _ = source
+        # A node's own rows bear its name, and have fewer partitions without the largest topic.
+        own = bool(self.found_by) and name == self.name
+        return own or any(re.fullmatch(pattern, name) for pattern in self.found_by)
+
+
+def patterns_of(topics: Iterable[TopicSpec]) -> frozenset[str]:
+    """Return the patterns by which topics were found."""
+    return frozenset(topic.found_by for topic in topics if topic.found_by is not None)
 
 
 class Subtopology(msgspec.Struct, frozen=True, dict=True):
@@ -85,8 +99,7 @@ class Subtopology(msgspec.Struct, frozen=True, dict=True):
 
     def may_have_read(self, topic: str) -> bool:
         """Return whether a pattern of its inputs matches a topic, which may be gone by now."""
-        patterns = {spec.found_by for spec in self.topics.values()}
-        return any(re.fullmatch(each, topic) for each in patterns if each is not None)
+        return any(re.fullmatch(pattern, topic) for pattern in patterns_of(self.topics.values()))
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -642,10 +655,12 @@ def _feeders(topic: str, subs: Iterable[Subtopology]) -> tuple[Feeder, ...]:
     for sub, node in writers_of(topic, subs):
         for origin in sub.origins(node):
             if isinstance(origin, Entry):
-                found[origin.topic.name] = Feeder(origin.topic.name, (origin.topic.name,))
+                name, patterns = origin.topic.name, patterns_of([origin.topic])
+                found[name] = Feeder(name, (name,), found_by=patterns)
                 continue
+            patterns = patterns_of(sub.topics.values())
             for name in origin.feeds:
-                found[name] = Feeder(name, sub.inputs, _is_retimed(sub, origin))
+                found[name] = Feeder(name, sub.inputs, _is_retimed(sub, origin), patterns)
     return tuple(found.values())
 
 

@@ -170,14 +170,34 @@ S = TypeVar("S")
 class Incarnations(Generic[S]):
     """The state of each source and the base of its positions, by tagged identity."""
 
-    def __init__(self, states: Mapping[Source, S], last_position: Callable[[S], int]) -> None:
-        """`last_position` returns the last position of a source's records, or -1 if it has none."""
-        self._last_position = last_position
+    def __init__(
+        self,
+        states: Mapping[Source, S],
+        last_position: Callable[[S], int],
+        gone: Callable[[Source], S | None] = lambda _: None,
+    ) -> None:
+        """Create the states of sources without tags.
+
+        Args:
+            states: those of the sources that exist.
+            last_position: returns the last position of a source's records, or -1 if it has none.
+            gone: returns a new state for a source that is gone; None if there was no such source.
+        """
+        self._last_position, self._gone = last_position, gone
         self._sources = {identity(source): source for source in states}
         self._found: dict[bytes, tuple[S, int]] = {
             identity(source): (state, 0) for source, state in states.items()
         }
         self._tags: dict[bytes, list[tuple[bytes, int]]] = {}
+
+    def state(self, source: Source) -> S | None:
+        """Return the state of a source, which may be gone; None if there was no such source."""
+        own = identity(source)
+        if own not in self._found and (state := self._gone(source)) is not None:
+            self._sources[own] = source
+            self._found[own] = (state, 0)
+        found = self._found.get(own)
+        return found[0] if found is not None else None
 
     def get(self, tagged_identity: bytes) -> tuple[S, int] | None:
         """Return the state of a source, and the base to add to positions under this tag.
@@ -190,10 +210,12 @@ class Incarnations(Generic[S]):
     def _first(self, tagged_identity: bytes) -> tuple[S, int] | None:
         """Register a tag that is new, and return its state and base."""
         own = strip_tag(tagged_identity)
-        known = self._found.get(own)
-        if known is None:
+        state = self.state(source_of(own))
+        if state is None:
             return None
-        state, tags = known[0], self._tags.setdefault(own, [])
+        if tagged_identity == own:
+            return self._found[own]
+        tags = self._tags.setdefault(own, [])
         # 1. The first tag: base 0. Records without a tag (from a history) number the same log.
         # 2. The topic was created again after position 99: the second tag has base 100, so its
         #    position 0 counts as 100 and is not mistaken for a repetition.

@@ -779,11 +779,16 @@ class Task:
             return CutInput(topic, self.id.partition, rank, span=span, clock=self.clock(topic.name))
         if not topic.internal:
             return Input(topic, self.id.partition, rank, clock=self.clock(topic.name))
+        feeders = self.subtopology.feeders[topic.name]
         sources = [
             (feeder.name, partition)
-            for feeder in self.subtopology.feeders[topic.name]
+            for feeder in feeders
             for partition in range(feeder.partitions(self._partitions))
         ]
+
+        def may_be_gone(source: Source) -> bool:
+            return any(feeder.may_have_had(source) for feeder in feeders)
+
         marks_ms = [ms for all_ms in self.subtopology.idle_marks_ms.values() for ms in all_ms]
         marks_ms += self.subtopology.processors_idle_ms
         idle_after_ms = max(marks_ms, default=None)
@@ -793,6 +798,7 @@ class Task:
                 self.id.partition,
                 rank,
                 sources=sources,
+                may_be_gone=may_be_gone,
                 collector=self._collector,
                 idle_after_ms=idle_after_ms,
                 buffer_bytes=self._merge_buffer_bytes,
@@ -802,6 +808,7 @@ class Task:
             self.id.partition,
             rank,
             sources=sources,
+            may_be_gone=may_be_gone,
             idle_after_ms=idle_after_ms,
             collector=self._collector,
         )

@@ -12,7 +12,10 @@ Rules of the module:
 1. Every decision is made in an order that is part of the progress, so a restart decides alike.
 2. The committed offset of a merge is that of the first record not released.
 3. While records of a source wait, its stream time is that of the last one released.
-4. A buffer over its bound releases its earliest records, and counts them as "out of order" with the
+4. A source that the topology lacks is gone if a pattern may have found it. Its records, committed
+   before its topic was deleted, are processed. They hold back nothing and advance nothing: each
+   counts as one of the source that is furthest behind, so it is late once its window is closed.
+5. A buffer over its bound releases its earliest records, and counts them as "out of order" with the
    source that it waited for. `MergeWait` names both ends of a long wait.
 
 Flink and Feldera align sources for the same purpose. Not done here: when a source counts as read to
@@ -23,9 +26,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
 import msgspec
@@ -125,13 +128,20 @@ def _format_progress(time_ms: int) -> str:
     return "no record yet" if time_ms == UNKNOWN_MS else f"at {show_time(time_ms)}"
 
 
+def _lacks_none(_: Source) -> bool:
+    return False
+
+
 class SourceState:
     """What has arrived from one source."""
 
-    __slots__ = ("index", "marked_ms", "position", "quiet_ms", "source", "time_ms", "turn_ms")
+    __slots__ = (
+        *("index", "is_gone", "marked_ms", "position", "quiet_ms", "source", "time_ms", "turn_ms"),
+    )
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, is_gone: bool = False) -> None:
         self.source = source
+        self.is_gone = is_gone
         self.position = -1
         self.index = 0
         self.time_ms = UNKNOWN_MS
@@ -155,12 +165,27 @@ class RepartitionInput(Input):
         sources: Iterable[Source],
         idle_after_ms: int | None,
         collector: Collector,
+        may_be_gone: Callable[[Source], bool] = _lacks_none,
     ) -> None:
-        """`idle_after_ms`: sources quiet for this long do not hold back what goes downstream."""
+        """Create an input that has received nothing.
+
+        Args:
+            topic: the repartition topic.
+            partition: its number.
+            rank: of the input among those of the task.
+            sources: those that exist.
+            idle_after_ms: sources quiet for this long do not hold back what goes downstream.
+            collector: counts dropped records, such as repetitions.
+            may_be_gone: whether a source that is not among them may have existed.
+        """
         super().__init__(topic, partition, rank)
+
+        def gone(source: Source) -> SourceState | None:
+            return SourceState(source, is_gone=True) if may_be_gone(source) else None
+
         states = [SourceState(source) for source in sources]
         self._states = {identity(state.source): state for state in states}
-        self._incarnations = Incarnations({s.source: s for s in states}, lambda s: s.position)
+        self._incarnations = Incarnations({s.source: s for s in states}, lambda s: s.position, gone)
         self._stream = StreamTime(state.source for state in states)
         self._idle_after_ms = idle_after_ms
         self._collector = collector
@@ -224,7 +249,7 @@ class RepartitionInput(Input):
         return [(state.source, state.time_ms, state.quiet_ms) for state in self._states.values()]
 
     def _receive(self, chunk: Chunk, at: int, headers: Headers) -> SourceState | None:
-        """Return the source of a record to process; None for a mark or a repetition."""
+        """Return the source that a record to process counts as; None for a mark or a repetition."""
         name, data = provenance_header(self.topic.name, self.partition, chunk.offsets[at], headers)
         if name == MARK:
             mark, source = unpack_mark(data)
@@ -255,6 +280,8 @@ class RepartitionInput(Input):
             return None
         state.position = position
         state.index = index
+        if state.is_gone:
+            return min(self._states.values(), key=attrgetter("time_ms"))
         state.quiet_ms = 0
         state.turn_ms = UNKNOWN_MS
         self._advance(state, time_ms)
@@ -279,7 +306,10 @@ class RepartitionInput(Input):
         self._stream.advance(state.source, state.time_ms)
 
     def to_data(self) -> dict[str, object]:
-        """Return what a restart needs besides the position."""
+        """Return what a restart needs besides the position.
+
+        Sources that are gone need nothing: what has arrived of them is not read again.
+        """
         rows = [
             [*state.source, state.position, state.index, state.time_ms, state.quiet_ms]
             for state in self._states.values()
@@ -294,7 +324,7 @@ class RepartitionInput(Input):
         if "stream" in data:  # `MergedInput` keeps none.
             self._stream.load(data["stream"])
         for name, partition, position, index, time_ms, quiet_ms, *_ in data["sources"]:
-            state = self._states.get(identity((name, partition)))
+            state = self._incarnations.state((name, partition))
             if state is not None:
                 state.position, state.index = position, index
                 state.time_ms, state.quiet_ms = time_ms, quiet_ms
@@ -359,6 +389,7 @@ class _Source:
         "arrived",
         "arrived_ms",
         "arrived_turn_ms",
+        "is_gone",
         "known",
         "marked_ms",
         "quiet_ms",
@@ -370,21 +401,25 @@ class _Source:
         "resumed_quiet_ms",
         "source",
         "taken",
+        "until",
         "waiting",
     )
 
-    def __init__(self, source: Source, rank: int) -> None:
+    def __init__(self, source: Source, rank: int, *, is_gone: bool = False) -> None:
         self.source = source
         self.rank = rank
+        self.is_gone = is_gone
         self.arrived = self.released = (-1, 0)
         """Position and index of the last record."""
         self.arrived_ms = self.arrived_turn_ms = self.released_ms = UNKNOWN_MS
-        self.quiet_ms = BUSY_MS
+        self.quiet_ms = 0 if is_gone else BUSY_MS
         """See `Mark`."""
         self.marked_ms = UNKNOWN_MS
         """See `TimeSource.marked_ms`."""
         self.resume = 0
         """Records before this offset were taken before the task started."""
+        self.until = 0
+        """The offset after its last record, if it is gone: a restart from there on needs no row."""
         self.resumed_quiet_ms: int | None = None
         """The value of `quiet_ms` once the record at `resume` arrives again; None: marks say it.
         """
@@ -489,6 +524,7 @@ class MergedInput(Input):
         collector: Collector,
         idle_after_ms: int | None = None,
         buffer_bytes: int = BUFFER_BYTES,
+        may_be_gone: Callable[[Source], bool] = _lacks_none,
     ) -> None:
         """Create an input that has received nothing.
 
@@ -500,12 +536,18 @@ class MergedInput(Input):
             collector: counts dropped records, such as repetitions.
             idle_after_ms: sources quiet for this long do not hold back stream time.
             buffer_bytes: bounds the waiting records.
+            may_be_gone: whether a source that is not among them may have existed.
         """
         super().__init__(topic, partition, rank)
         self._sources = [_Source(source, at) for at, source in enumerate(sources)]
+        self._ranked = [*self._sources]
+        """By rank: the sources that exist, then those that are gone."""
+        self._may_be_gone = may_be_gone
         self._by_identity = {identity(each.source): each for each in self._sources}
         self._incarnations = Incarnations(
-            {each.source: each for each in self._sources}, lambda each: each.arrived[0]
+            {each.source: each for each in self._sources},
+            lambda each: each.arrived[0],
+            self._find_gone,
         )
         self._collector = collector
         self._idle_after_ms = idle_after_ms
@@ -526,7 +568,7 @@ class MergedInput(Input):
         """The offset to read from after a restart: that of the first record not taken."""
         # Offsets 10 (of `a`), 11 and 12 (of `b`); 11 and 12 were taken, 10 waits: the position is
         # 10. After a restart, 11 and 12 arrive again and are dropped as repetitions.
-        left = [entry for each in self._sources if (entry := each.next_entry) is not None]
+        left = [entry for each in self._ranked if (entry := each.next_entry) is not None]
         return min(map(_offset_of, left), default=self._received)
 
     def arrive(self, records: Records, marks: Sequence[TimeMark] = ()) -> None:  # noqa: ARG002 - see below
@@ -552,7 +594,7 @@ class MergedInput(Input):
 
     def floor(self) -> MergeKey:
         """Return the smallest merge key that a record still to come can have."""
-        found = [each.waiting[0][:2] for each in self._sources if each.waiting]
+        found = [each.waiting[0][:2] for each in self._ranked if each.waiting]
         found += [bound for bound, _ in self._bounds()]
         lowest = min(found, default=(UNKNOWN_MS, self.rank))
         return max((self.turn_ms, self.rank), self._among_inputs(lowest))
@@ -580,7 +622,7 @@ class MergedInput(Input):
         if turn is None:
             if self.head() is not None and not self._waiting_bytes:
                 return []
-            waiting = [each.waiting[0][:2] for each in self._sources if each.waiting]
+            waiting = [each.waiting[0][:2] for each in self._ranked if each.waiting]
             turn = min(waiting, default=(self.newest_ms, -1))
         elif self.floor() >= turn:
             return []
@@ -615,13 +657,13 @@ class MergedInput(Input):
     @property
     def newest_ms(self) -> int:
         """The largest merge key that has arrived."""
-        return max(each.arrived_turn_ms for each in self._sources)
+        return max(each.arrived_turn_ms for each in self._ranked)
 
     def is_at_end(self) -> bool:
         """Return whether every source is read to its end, and every record was taken."""
         return (
             self.head() is None
-            and not any(each.is_busy or each.waiting for each in self._sources)
+            and not any(each.is_busy or each.waiting for each in self._ranked)
             and super().is_at_end()
         )
 
@@ -654,7 +696,7 @@ class MergedInput(Input):
         if not self._waiting_bytes or not busy:
             return None
         behind = min(busy, key=lambda each: each.floor)
-        ahead = max(self._sources, key=lambda each: len(each.waiting))
+        ahead = max(self._ranked, key=lambda each: len(each.waiting))
         return MergeWait(
             topic=self.topic.name,
             partition=self.partition,
@@ -693,14 +735,17 @@ class MergedInput(Input):
         # both say that they are at their ends, and the next one that `b` is busy again. 2. In three
         # fetches, there is a moment at which both are at their ends. 3. So 10:05 counts only while
         # it is so: had it been kept from that moment on, the state would tell the two apart.
-        if any(each.is_busy or each.next_entry is not None for each in self._sources):
+        if any(each.is_busy or each.next_entry is not None for each in self._ranked):
             return self._taken_ms
         return max(self._taken_ms, *(each.arrived_ms for each in self._sources))
 
     def to_data(self) -> dict[str, object]:
         """Return what a restart needs besides the position."""
         rows: list[list[object]] = []
-        for each in self._sources:
+        position = self.position or 0
+        for each in self._ranked:
+            if each.is_gone and each.until <= position:
+                continue
             row: list[object] = [*each.source, *each.released, each.time_ms]
             if (first := each.next_entry) is not None:
                 row += [BUSY_MS, _offset_of(first), each.time_ms, first[7]]
@@ -724,13 +769,14 @@ class MergedInput(Input):
         self._sequence = int(data["sequence"]) if merged else self._received or 0
         self.turn_ms = int(data.get("turn_ms", UNKNOWN_MS))
         for name, partition, position, index, time_ms, quiet_ms, *more in data["sources"]:
-            each = self._by_identity.get(identity((name, partition)))
+            each = self._incarnations.state((name, partition))
             if each is not None:
                 each.arrived = each.released = (position, index)
                 each.arrived_ms = each.arrived_turn_ms = each.released_ms = time_ms
                 if merged:
-                    each.quiet_ms = quiet_ms
+                    each.quiet_ms = 0 if each.is_gone else quiet_ms
                     each.resume, each.arrived_turn_ms, *quiet = more
+                    each.until = each.resume
                     # The marks before that record are not read again, and no mark need follow it.
                     each.resumed_quiet_ms = quiet[0] if quiet else None
         arrived_ms = max(each.arrived_ms for each in self._sources)
@@ -775,10 +821,18 @@ class MergedInput(Input):
         if offset == each.resume and each.resumed_quiet_ms is not None:
             quiet_ms = each.resumed_quiet_ms
         each.report(turn_ms, time_ms, quiet_ms)
-        each.arrived = (position, index)
+        each.arrived, each.until = (position, index), offset + 1
         turn = (each.arrived_turn_ms, each.rank, position, index)
         each.waiting.append((*turn, each.arrived_ms, chunk, at, quiet_ms))
         self._waiting_bytes += _size_bytes(chunk, at)
+
+    def _find_gone(self, source: Source) -> _Source | None:
+        """Return a new source that is gone; None if it never was a source."""
+        if not self._may_be_gone(source):
+            return None
+        gone = _Source(source, len(self._ranked), is_gone=True)
+        self._ranked.append(gone)
+        return gone
 
     def _release(self) -> None:
         """Move records to `_ready` that no source can precede any more."""
@@ -829,7 +883,7 @@ class MergedInput(Input):
 
     def _make_ready(self, bound: tuple[int, ...]) -> None:
         fresh: list[_Entry] = []
-        for each in self._sources:
+        for each in self._ranked:
             high = bisect_left(each.waiting, bound)
             each.ready += each.waiting[:high]
             fresh += each.waiting[:high]
@@ -846,7 +900,7 @@ class MergedInput(Input):
         `slow` may still send earlier ones. If it is at its end, it does not, as far as is known;
         then the released records are in order and are not counted.
         """
-        waiting = sorted(chain(*(each.waiting for each in self._sources)))
+        waiting = sorted(chain(*(each.waiting for each in self._ranked)))
         sizes = accumulate(_size_bytes(entry[5], entry[6]) for entry in waiting)
         least_bytes = self._waiting_bytes - self._buffer_bytes * 3 // 4
         count = 1 + sum(size_bytes < least_bytes for size_bytes in sizes)
@@ -857,12 +911,18 @@ class MergedInput(Input):
         self._make_ready((*waiting[count][:4],) if count < len(waiting) else (FAR_MS,))
 
     def _batch(self, entries: Sequence[_Entry]) -> Batch:
-        sources = self._sources
+        sources = self._ranked
+        # Before any is taken: the time of the batch's last record would make its first ones late.
+        slowest = min(self._sources, key=attrgetter("released_ms"))
+        slowest_ms = slowest.released_ms
+        counts_as = [slowest if each.is_gone else each for each in sources]
         for rank, count in Counter(map(itemgetter(1), entries)).items():
             sources[rank].take(count)
         taken = [(entry[5], entry[6]) for entry in entries]
         turns = list(accumulate(map(_merge_key_of, entries), max, initial=self.turn_ms))[1:]
         times = [entry[4] for entry in entries]
+        if len(sources) > len(self._sources):
+            times = [slowest_ms if sources[e[1]].is_gone else e[4] for e in entries]
         moments = list(accumulate(times, max, initial=self._taken_ms))[1:]
         watermarks = self._watermarks(turns, times, moments)
         self._taken_ms = moments[-1]
@@ -879,7 +939,7 @@ class MergedInput(Input):
             watermarks=watermarks,
             turns=turns,
             moments=moments,
-            sources=[sources[entry[1]].source for entry in entries],
+            sources=[counts_as[entry[1]].source for entry in entries],
             raw_keys=[chunk.raw_keys[at] for chunk, at in taken],
             raw_values=[chunk.raw_values[at] for chunk, at in taken],
             headers=headers if any(headers) else None,

@@ -7,6 +7,7 @@ and restart them at random. Every run must write identical sequences.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -212,6 +213,120 @@ def test_marks_of_a_source_that_is_gone_hold_nothing_back() -> None:
         found.append((taken(entry), entry.source_times(), entry.newest_ms))
     assert found[0] == found[1]
     assert found[0][0] == [1000, 0]
+
+
+GONE = ("gone", 0)
+"""A partition of a topic that matched a pattern, and was deleted."""
+
+
+def value_of_gone(position: int, time_ms: int) -> LogRecord:
+    data = pack_record(time_ms, time_ms, position, 0) + identity(GONE)
+    value = serde_for(int).dumps(9000 + position)
+    return LogRecord(0, time_ms, b"k", value, ((PROVENANCE, data),))
+
+
+@st.composite
+def logs_with_a_source_that_is_gone(draw: st.DrawFn) -> list[LogRecord]:
+    """Records and marks of three sources, and records of one that is gone; each in time order."""
+    found: list[LogRecord] = []
+    times, positions = [0] * 4, [0] * 4
+    for rank, step_ms, is_mark in draw(
+        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=30)
+    ):
+        times[rank] += step_ms
+        if is_mark and rank < len(SOURCES):
+            found.append(mark_of(rank, times[rank], BUSY_MS))
+            continue
+        at, positions[rank] = positions[rank], positions[rank] + 1
+        is_gone = rank == len(SOURCES)
+        found.append(value_of_gone(at, times[rank]) if is_gone else value_of(rank, at, times[rank]))
+    return log_of(*found, *(mark_of(rank, 400, 0) for rank in range(len(SOURCES))))
+
+
+def lives(log: list[LogRecord], cuts: Iterable[int], *, was_there: bool) -> list[int]:
+    """Return what is taken by lives that read the log on, each from the place of the one before.
+
+    Each life takes one batch of two for every record that arrives; the last one takes all.
+    `was_there`: the first life still has the source that is gone.
+    """
+    found: list[int] = []
+    data: dict[str, object] = {}
+    position = 0
+    for number, end in enumerate([*cuts, len(log)]):
+        sources = [*SOURCES, GONE] if was_there and not number else SOURCES
+        entry = MergedInput(
+            SPEC, 0, 0, sources=sources, collector=Collector(), may_be_gone=GONE.__eq__
+        )
+        entry.start_at(position)
+        if data:
+            entry.load(data)
+        for record in log[position:end]:
+            entry.arrive([record])
+            found += entry.take(None, 2).values if entry.head() is not None else ()
+        if end == len(log):
+            found += taken(entry)
+        data, position = entry.to_data(), entry.position or 0
+    return found
+
+
+@given(
+    logs_with_a_source_that_is_gone(),
+    st.lists(st.integers(0, 33), min_size=1, max_size=3).map(sorted),
+    st.booleans(),
+)
+def test_records_of_a_source_that_is_gone_are_taken_once_over_any_restarts(
+    log: list[LogRecord], cuts: list[int], was_there: bool
+) -> None:
+    """And those of the others come in the order that they have without it."""
+    found = lives(log, cuts, was_there=was_there)
+    loads = serde_for(int).loads
+    assert sorted(found) == sorted(loads(each.value) for each in log if each.value is not None)
+    if not was_there:
+        without = log_of(*(each for each in log if identity(GONE) not in provenance(each)))
+        expected = lives(without, [], was_there=False)
+        assert [each for each in found if each < 9000] == expected
+
+
+def provenance(record: LogRecord) -> bytes:
+    """Return the record's provenance."""
+    return record.headers[-1][1] or b""
+
+
+@given(logs_with_a_source_that_is_gone())
+def test_a_source_that_is_gone_advances_no_time(log: list[LogRecord]) -> None:
+    without = log_of(*(each for each in log if identity(GONE) not in provenance(each)))
+    times = []
+    for each in (log, without):
+        entry, _ = merged(may_be_gone=GONE.__eq__)
+        entry.arrive(each)
+        taken(entry)
+        times.append((entry.source_times(), entry.time_ms, entry.marked_ms, entry.is_at_end()))
+    assert times[0] == times[1]
+
+
+def test_what_a_source_that_is_gone_has_sent_is_known_until_it_is_not_read_again() -> None:
+    entry, _ = merged(may_be_gone=GONE.__eq__)
+    log = log_of(value_of(0, 0, 50), value_of_gone(0, 5), *(mark_of(n, 9, BUSY_MS) for n in (1, 2)))
+    entry.arrive(log)
+    # The first record waits, so both are read again after a restart.
+    assert (taken(entry), entry.position) == ([9000], 0)
+    rows: Any = entry.to_data()["sources"]
+    assert [*GONE, 0, 0] in [row[:4] for row in rows]
+    entry.arrive([mark_of(n, 90, 0)._replace(offset=4 + n) for n in (1, 2)])
+    assert (taken(entry), entry.position) == ([0], 7)
+    rows = entry.to_data()["sources"]
+    assert [tuple(row[:2]) for row in rows] == SOURCES
+
+
+def test_a_record_of_a_source_that_is_gone_counts_as_one_of_the_slowest() -> None:
+    """Its own time says nothing about the others: it must make none of their records late."""
+    entry, _ = merged(may_be_gone=GONE.__eq__)
+    log = log_of(*(value_of(rank, 0, 10 + rank) for rank in (2, 1, 0)), value_of_gone(0, 70))
+    entry.arrive([*log, *(mark_of(n, 90, 0)._replace(offset=4 + n) for n in range(3))])
+    first = entry.take(None, 3)
+    batch = entry.take(None, None)
+    assert (first.values, batch.values) == ([0, 1000, 2000], [9000])
+    assert (batch.origin.sources, batch.origin.times) == ([SOURCES[0]], [10])
 
 
 def test_a_record_waits_for_every_source_that_may_send_an_earlier_one() -> None:

@@ -22,6 +22,7 @@ from streamlog import App, Record, Stream
 from streamlog.client.admin import NewTopic
 from streamlog.errors import TopologyError
 from streamlog.log import Log
+from streamlog.processing.provenance import PROVENANCE, RECORD_BYTES, pack_record, unpack_record
 from streamlog.record import TopicPartition
 from streamlog.records.partitioners import partition_by
 from streamlog.worker.worker import Worker
@@ -262,6 +263,51 @@ def test_a_worker_waits_for_the_first_topic_and_takes_up_the_second(
             await settled(case, tasks)
 
     asyncio.run(main())
+
+
+def test_an_unread_record_of_a_deleted_topic_is_processed(tmp_path: Path) -> None:
+    """It was committed to the repartition topic, and its own topic was deleted before it was read.
+
+    The record is written here, with the headers that the app's last one had: its next position.
+    """
+
+    async def main() -> None:
+        async with opened(tmp_path, "repartition") as case:
+            for topic in ("orders-eu", "orders-us"):
+                await case.add(topic, 1)
+            await case.feed(random.Random(1), 5, "orders-us")
+            async with workers(case, 1) as tasks:
+                await settled(case, tasks)
+            await send_unread(case)
+            await case.delete("orders-us")
+            async with workers(case, 1) as tasks:
+                await settled(case, tasks)
+                await case.feed(random.Random(2), 5, "orders-eu")
+                await settled(case, tasks)
+
+    asyncio.run(main())
+
+
+async def send_unread(case: Case) -> None:
+    """Write the record that follows the last one of `orders-us` to the repartition topic."""
+    topics = await case.log.admin().list_topics()
+    (topic,) = (each for each in topics if each.name.endswith("-repartition"))
+    records = [
+        record
+        for number in range(topic.partitions)
+        for record in await case.log.read_range(TopicPartition(topic.name, number))
+        if record.headers[-1][0] == PROVENANCE
+    ]
+    last = max(records, key=lambda record: unpack_record(record.headers[-1][1] or b"")[2])
+    data = last.headers[-1][1] or b""
+    turn_ms, time_ms, position, _ = unpack_record(data)
+    header = pack_record(turn_ms, time_ms, position + 1, 0) + data[RECORD_BYTES:]
+    async with case.log.producer() as producer:
+        await producer.send(
+            topic.name, last.value, key=last.key, partition=0, headers=((PROVENANCE, header),)
+        )
+    # The partition has the order of what was sent, so this is one more of the last key.
+    case.sent.append(case.sent[-1])
 
 
 def test_a_topic_with_more_partitions_than_the_state_ends_the_worker(tmp_path: Path) -> None:
