@@ -247,6 +247,18 @@ class ConnectService:
 
     # ---------------------------------------------------------------------------- running
 
+    async def read_stored(self) -> None:
+        """Take over what the topics say now, as no member of the group.
+
+        Nothing runs and nothing is written: what acts on effects begins with `run`.
+
+        Raises:
+            ConfigError: the topics do not exist.
+            StreamlogError: they can't be read.
+        """
+        for topic in (self.status_log, self.configs_log):
+            await topic.read_once()
+
     async def run(
         self, background: asyncio.TaskGroup, statuses: Producer, letters: Producer
     ) -> None:
@@ -406,6 +418,26 @@ class ConnectService:
 
     def _on_offset(self, record: LogRecord) -> None:
         self.offsets.replay(record.key, record.value)
+
+
+async def stored_service(log: Log, clock: Clock, settings: ServiceSettings) -> ConnectService:
+    """Return a service as its topics describe it, to ask while no worker runs.
+
+    References to secrets stay as they are: this machine may not have them.
+
+    Raises:
+        ConfigError: the topics do not exist.
+        StreamlogError: they can't be read.
+    """
+
+    def keep_level(_logger: str, _level: str) -> None:
+        """Leave the loggers of this process alone."""
+
+    service = ConnectService(
+        log, clock, settings, worker_id="", resolve=lambda text: text, set_level=keep_level
+    )
+    await service.read_stored()
+    return service
 
 
 @asynccontextmanager

@@ -81,6 +81,11 @@ def service_settings(given: Mapping[str, str]) -> ServiceSettings:
     return ServiceSettings(**texts, **numbers, times=times, others=dict(given))  # type: ignore[arg-type]
 
 
+def log_of(given: Mapping[str, str]) -> str | None:
+    """Return the URL of the log that a worker's file names; None: it names none."""
+    return f"kafka://{given[BOOTSTRAP]}" if BOOTSTRAP in given else None
+
+
 def listener_of(given: Mapping[str, str]) -> str:
     """Return HOST:PORT of the first listener of a worker's file; empty: it has none."""
     return _first_listener(given)[1]

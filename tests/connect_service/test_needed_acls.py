@@ -203,6 +203,40 @@ async def printed(directory: Path) -> list[list[str]]:
     return [*dict.fromkeys(map(tuple, commands_of("\n".join(texts))))]  # type: ignore[arg-type]
 
 
+def test_what_is_stored_is_described_while_no_worker_runs(tmp_path: Path) -> None:
+    """As a worker describes it; the topics of a source that it has written included."""
+    file = tmp_path / "worker.properties"
+    file.write_text("group.id=connect-cluster\n")
+    options = ("--principal", USER, "--json")
+
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path / 'log'}") as log:
+            async with worker_with_http(log) as client:
+                for name, config in (("in", SOURCE), ("out", SINK)):
+                    status, body = await client.ask("PUT", f"/connectors/{name}/config", config)
+                    assert status == 201, body
+                await until_there(client)
+                await client.until_state("out", "RUNNING", 1)
+                expected = [await described(client, name, *options) for name in ("in", "out")]
+            assert log.address is not None
+            url = "kafka://{}:{}".format(*log.address)
+            stored = ("--worker", str(file), "--log", url)
+            before = [*await log.read_range(TopicPartition("connect-configs", 0))]
+            for name, told in zip(("in", "out"), expected, strict=True):
+                text = await invoke(connectors, "describe", name, "--acls", *options, *stored)
+                assert json.loads(text) == json.loads(told)
+            no = await invoke(connectors, "describe", "no", "--acls", *stored)
+            assert no == "Connector no not found"
+            assert "need --acls" in await invoke(connectors, "describe", "in", *stored)
+            file.write_text("config.storage.topic=elsewhere\nstatus.storage.topic=nowhere\n")
+            lacking = await invoke(connectors, "describe", "in", "--acls", *stored)
+            assert "the log has no topic 'nowhere'" in lacking
+            assert [*await log.read_range(TopicPartition("connect-configs", 0))] == before
+            assert not await log.admin().find_topics(["elsewhere", "nowhere"])
+
+    asyncio.run(main())
+
+
 ROUTER = "org.apache.kafka.connect.transforms.TimestampRouter"
 
 

@@ -34,9 +34,9 @@ from streamlog.connect_service.peer_forwarding import PeerForwarding, forwarding
 from streamlog.connect_service.rest_answers import message_of, parse_call
 from streamlog.connect_service.rest_site import REST_DEFAULT, SETTING, RestSite
 from streamlog.connect_service.service_files import (
-    BOOTSTRAP,
     advertised,
     listener_of,
+    log_of,
     read_connector_file,
     read_worker_file,
     rest_access,
@@ -153,8 +153,7 @@ def connect(
     address = rest or listener_of(worker) or REST_DEFAULT
     check_exposure(address, access, setting=SETTING)
     allow_paths(usable_paths(allow_path, address))
-    if log is None and BOOTSTRAP in worker:
-        log = f"kafka://{worker[BOOTSTRAP]}"
+    log = log or log_of(worker)
     # It listens, so that other processes of the group, and other commands, reach an embedded log.
     open_log = partial(Log.open, session.log_url(log), security=session.security())
     slot = my_slot()

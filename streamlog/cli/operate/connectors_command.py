@@ -20,17 +20,29 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
+import msgspec
 import typer
 from rich.table import Table as Grid
 
-from streamlog.cli.session import Session
+from streamlog.cli.session import LogOption, Session, with_log
 from streamlog.cli.terminal import out, say
+from streamlog.clock import SystemClock
+from streamlog.connect.herding.herder_requests import ConnectRefusal
+from streamlog.connect_service.configured import ALLOW_EXEC
+from streamlog.connect_service.herder_shell import stored_service
+from streamlog.connect_service.needed_acls import NeededAcls, needed_acls
 from streamlog.connect_service.rest_answers import NO_SUCH_PATH
 from streamlog.connect_service.rest_site import REST_DEFAULT
-from streamlog.connect_service.service_files import read_connector_file
+from streamlog.connect_service.service_files import (
+    log_of,
+    read_connector_file,
+    read_worker_file,
+    service_settings,
+)
 from streamlog.errors import ConfigError, ConnectionLost, StreamlogError, UsageError
 from streamlog.http_access.guarded_server import trusting
 from streamlog.listening import parse_address
+from streamlog.log import Log
 from streamlog.properties import resolve
 from streamlog.worker.connect.app_herder import PREFIX
 
@@ -171,6 +183,22 @@ UrlOption = Annotated[
         help=f"The REST API. Default: that of the app (-A) at its web=, else {DEFAULT_CONNECT}.",
     ),
 ]
+PrincipalOption = Annotated[
+    str,
+    typer.Option(
+        "--principal",
+        metavar="PRINCIPAL",
+        help="With --acls: the principal that the workers have on the cluster.",
+    ),
+]
+WorkerFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--worker",
+        metavar="WORKER.properties",
+        help="With --acls: ask no worker; read what the topics of this file have stored.",
+    ),
+]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Properties, or JSON.")]
 
@@ -198,6 +226,7 @@ def list_connectors(*, connect: UrlOption = "") -> None:
 
 @connectors.command("describe")
 def describe(
+    context: typer.Context,
     name: NameArgument,
     *,
     acls: Annotated[
@@ -206,14 +235,7 @@ def describe(
             "--acls", help="Print the commands that allow what it needs, on a cluster with ACLs."
         ),
     ] = False,
-    principal: Annotated[
-        str,
-        typer.Option(
-            "--principal",
-            metavar="PRINCIPAL",
-            help="With --acls: the principal that the workers have on the cluster.",
-        ),
-    ] = PRINCIPAL_DEFAULT,
+    principal: PrincipalOption = PRINCIPAL_DEFAULT,
     new_cluster: Annotated[
         bool,
         typer.Option(
@@ -223,13 +245,15 @@ def describe(
     as_json: Annotated[
         bool, typer.Option("--json", help="With --acls: print JSON; all else is JSON anyway.")
     ] = False,
+    worker: WorkerFileOption = None,
+    log: LogOption = None,
     connect: UrlOption = "",
 ) -> None:
     """Print a connector's configuration, tasks and offsets as JSON; or, with --acls, its needs."""
     path = connector_path(name)
     if not acls:
-        if new_cluster or principal != PRINCIPAL_DEFAULT:
-            raise UsageError("--principal and --new-cluster need --acls")
+        if new_cluster or principal != PRINCIPAL_DEFAULT or worker is not None:
+            raise UsageError("--principal, --new-cluster and --worker need --acls")
         whole = {
             **ask_connect(connect, "GET", path),
             "status": ask_connect(connect, "GET", f"{path}/status"),
@@ -240,7 +264,10 @@ def describe(
     kind, _, user = principal.partition(":")
     if not (kind and user):
         raise UsageError(f"--principal={principal!r} is no principal: say User:NAME")
-    needed = _needed_acls(connect, path, is_new_cluster=new_cluster)
+    if worker is None:
+        needed = _needed_acls(connect, path, is_new_cluster=new_cluster)
+    else:
+        needed = _stored_acls(context.obj, log, worker, name, is_new_cluster=new_cluster)
     if as_json:
         _print({"principal": principal, **needed})
         return
@@ -265,6 +292,30 @@ def _needed_acls(url: str, path: str, *, is_new_cluster: bool) -> dict[str, Any]
             " older release"
         ) from None
     return found
+
+
+def _stored_acls(
+    session: Session, log: str | None, worker: Path, name: str, *, is_new_cluster: bool
+) -> dict[str, Any]:
+    """Return the ACLs that a connector needs by what a service's topics have stored.
+
+    Raises:
+        ConfigError: the file can't be used, or the topics that it names do not exist.
+        ConnectAnswer: they have no such connector.
+    """
+    # What runs commands may be described: nothing runs here.
+    settings = service_settings({**read_worker_file(worker), ALLOW_EXEC: "true"})
+
+    async def ask(opened: Log) -> NeededAcls:
+        service = await stored_service(opened, SystemClock(), settings)
+        return await needed_acls(service, name, is_new_cluster=is_new_cluster)
+
+    try:
+        found = with_log(session, log or log_of(settings.others), ask)
+    except ConnectRefusal as refused:
+        raise ConnectAnswer(str(refused)) from None
+    needed: dict[str, Any] = msgspec.to_builtins(found)
+    return needed
 
 
 def _print_acls(name: str, principal: str, needed: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Final
 
-from streamlog.errors import RequestTimedOut
+from streamlog.errors import ConfigError, RequestTimedOut
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.record import TopicPartition
@@ -54,6 +54,23 @@ class CompactedTopic:
         topic = self._spec.name
         counts = await declare_topics(self._log, {topic: self._spec})
         self._parts = [TopicPartition(topic, number) for number in range(counts[topic])]
+
+    async def read_once(self) -> None:
+        """Pass on what the topic has now; neither create nor follow it.
+
+        Raises:
+            ConfigError: there is no such topic.
+            RequestTimedOut: a transaction has not ended in time.
+        """
+        name = self._spec.name
+        found = await self._log.admin().find_topics([name])
+        if not found:
+            raise ConfigError(f"the log has no topic {name!r}: no worker has stored anything there")
+        self._parts = [TopicPartition(name, number) for number in range(found[0].partitions)]
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(self.run(), name=f"read {name}")
+            await self.catch_up()
+            following.cancel()
 
     async def run(self) -> None:
         """Follow the topic until the caller is cancelled.
