@@ -208,8 +208,8 @@ bench-connect: $(VENV)/.dev ## connectors beside their peers: kcat, rsyslog, Qui
 bench-connect-memory: $(VENV)/.dev ## how much a worker grows by a file and a transaction of PostgreSQL of 1 GiB, a log that takes nothing for a while, and a slow target; ARGS="transaction --bytes 100000000" runs one row with other sizes; exit code 1 if a bar is missed
 	@$(BIN)/python -m benchmarks.connect_memory $(ARGS)
 
-bench-mirror: $(VENV)/.dev ## a mirror beside librdkafka's consumer and MirrorMaker 2 (Maven), and its lag at 1,000 records a second; RUNS=5, RECORDS=2000000
-	@$(BIN)/python -m benchmarks --only mirroring --runs $(or $(RUNS),5) --records $(or $(RECORDS),2000000)
+bench-mirror: $(VENV)/.dev ## mirrors, those to Kafka as well, beside librdkafka's consumer and MirrorMaker 2 (Maven), the lag at 1,000 records a second, and memory with 1,000 topics and with large records; RUNS=5, RECORDS=2000000
+	@$(BIN)/python -m benchmarks --only mirroring mirror_memory --runs $(or $(RUNS),5) --records $(or $(RECORDS),2000000)
 
 bench-snapshots: $(VENV)/.dev ## snapshots of state in moto's S3 on this machine: the restore of KEYS=10000000 keys with them and from the changelog alone, and what they cost J2
 	@KEYS=$(or $(KEYS),10000000) $(BIN)/python -m benchmarks.snapshots

@@ -32,6 +32,7 @@ from benchmarks import (
     log,
     memory,
     mirroring,
+    mirroring_to_kafka,
     nexmark,
     registered,
     replicated,
@@ -71,10 +72,11 @@ BENCHMARKS: dict[str, Benchmark] = {
     "spark": spark.figures,
     "connect": connect.figures,
     "mirroring": mirroring.figures,
+    "mirror_memory": mirroring_to_kafka.memory,
 }
-ALONE = {"connect", "mirroring"}
-"""Run only if they are named: they need programs that most machines lack."""
-ONCE = {"memory", "state", "spark"}
+ALONE = {"connect", "mirroring", "mirror_memory"}
+"""Run only if they are named: they need programs that most machines lack, or minutes."""
+ONCE = {"memory", "state", "spark", "mirror_memory"}
 """Runs for so long that a median of several says no more."""
 
 

@@ -76,6 +76,11 @@ class Process:
         """User and system time so far."""
         return cpu_of(self.popen.pid)
 
+    def most_mib(self) -> float:
+        """The most resident memory that it has had, in MiB."""
+        status = Path(f"/proc/{self.popen.pid}/status").read_text()
+        return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
+
 
 def cpu_of(pid: int) -> float:
     """User and system CPU seconds of a live process."""

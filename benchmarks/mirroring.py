@@ -1,8 +1,9 @@
-"""A mirror beside a consumer of librdkafka and beside MirrorMaker 2, and its lag.
+"""Mirrors beside a consumer of librdkafka and beside MirrorMaker 2, and their lag.
 
 One broker has a topic of one partition with records of 200 bytes. In each run librdkafka's program
 reads all of them, a link of ours copies them into a second broker, and MirrorMaker 2 (from Maven)
-produces them anew in a third one, by turns. The copies are timed from their first records to their
+produces them anew in a third one, by turns; a mirror `--to` a fourth one does what MirrorMaker 2
+does. The copies are timed from their first records to their
 last, since topics that appear are looked for every few seconds only. The CPU time of a copy is
 that of all processes that make it: the brokers of both sides, and the JVM, which has copied another
 topic before. Then 1,000 records a second are sent to the source: measured is how long each of them
@@ -22,12 +23,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
 from time import perf_counter
-from typing import NamedTuple
 
+from benchmarks.copies import TIMEOUT_S, Copied, copied, fill, until_has
 from benchmarks.harness import Process, Reading, broker
 from benchmarks.librdkafka import Unavailable as NoProgram
 from benchmarks.librdkafka import performance_program
 from benchmarks.librdkafka import run as run_program
+from benchmarks.mirroring_to_kafka import rates
 from conformance.kafka import MEMORY, Unavailable, fetched
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
@@ -42,24 +44,15 @@ WARM = "warm"
 LIVE = "live"
 VALUE_BYTES = 200
 WARM_RECORDS = 200_000
-LOOK_S = 0.02
-TIMEOUT_S = 600
 RATE = 1_000
 """Records a second whose lag is measured."""
 SECONDS = 20
 SETTLING_S = 2
 READER_SHARE = 0.8
 MIRROR_MAKER_TIMES = 5.0
+WORKER_TIMES = 5.0
 LAG_MS = 50.0
 GIB = 1024**3
-
-
-class Copied(NamedTuple):
-    """What a copy took."""
-
-    records_per_s: float
-    cpu_s: float
-    """CPU seconds of all processes that make the copy, per million records."""
 
 
 async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
@@ -73,8 +66,8 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
         broker(directory / "source", flush="os") as (source, source_url),
         broker(directory / "target", flush="os") as (target, target_url),
     ):
-        await _fill(source_url, TOPIC, records)
-        await _fill(source_url, WARM, WARM_RECORDS)
+        await fill(source_url, TOPIC, records)
+        await fill(source_url, WARM, WARM_RECORDS)
         async for reading in _rates(directory, (source, source_url), (target, target_url), records):
             yield reading
         lags_ms = await _lags_ms(source_url, target_url)
@@ -92,7 +85,7 @@ async def _rates(
         yield Reading("librdkafka's consumer", reader, "records/s", digits=0)
     await _link(source[1], target[1], f"{TOPIC}|{LIVE}")
     processes = [source[0], target[0]]
-    ours = await _copied(target[1], f"a.{TOPIC}", records, processes)
+    ours = await copied(target[1], f"a.{TOPIC}", records, processes)
     yield Reading("mirror", ours.records_per_s, "records/s", digits=0)
     yield Reading("mirror: CPU of both brokers", ours.cpu_s, "s/M", digits=2)
     yield Reading(
@@ -105,6 +98,10 @@ async def _rates(
         share = ours.records_per_s / reader
         name = "mirror, in rates of librdkafka's consumer"
         yield Reading(name, share, "times", least=READER_SHARE, digits=2)
+    to_kafka = await rates(directory, source, (WARM, WARM_RECORDS), (TOPIC, records))
+    yield Reading("mirror to Kafka", to_kafka.records_per_s, "records/s", digits=0)
+    yield Reading("mirror to Kafka: CPU of all", to_kafka.cpu_s, "s/M", digits=2)
+    yield Reading("mirror to Kafka: CPU of the worker", to_kafka.own_cpu_s, "s/M", digits=2)
     try:
         theirs = await _mirror_maker(directory, source, records)
     except Unavailable as reason:
@@ -112,19 +109,14 @@ async def _rates(
         return
     yield Reading("MirrorMaker 2", theirs.records_per_s, "records/s", digits=0)
     yield Reading("MirrorMaker 2: CPU of all", theirs.cpu_s, "s/M", digits=2)
+    yield Reading("MirrorMaker 2: CPU of the JVM", theirs.own_cpu_s, "s/M", digits=2)
+    yield Reading("MirrorMaker 2: memory of the JVM", theirs.most_mib, "MiB", digits=0)
     name = "MirrorMaker 2's CPU, in ours"
     yield Reading(name, theirs.cpu_s / ours.cpu_s, "times", least=MIRROR_MAKER_TIMES, digits=1)
-
-
-async def _fill(url: str, topic: str, records: int) -> None:
-    """Create a topic with that many records."""
-    chunk = [(1_700_000_000_000 + i, None, b"%0200d" % i, ()) for i in range(1_000)]
-    async with Log.open(url) as log:
-        await log.admin().create_topics([NewTopic(topic, 1)])
-        async with log.producer(acks="all", linger_ms=5) as producer:
-            for _ in range(records // len(chunk)):
-                await producer.send_batch(topic, 0, chunk)
-            await producer.flush()
+    name = "MirrorMaker 2's own CPU, in that of a worker that mirrors to Kafka"
+    yield Reading(
+        name, theirs.own_cpu_s / to_kafka.own_cpu_s, "times", least=WORKER_TIMES, digits=1
+    )
 
 
 async def _read_all(url: str, records: int) -> float | None:
@@ -147,36 +139,6 @@ async def _link(source_url: str, target_url: str, topics: str) -> None:
     await asyncio.to_thread(subprocess.run, [*command, *options], check=True)
 
 
-async def _copied(url: str, topic: str, records: int, processes: list[Process]) -> Copied:
-    """Wait until a topic has all records, and return what their copying took.
-
-    Raises:
-        TimeoutError: they don't come.
-    """
-    async with Log.open(url) as log, asyncio.timeout(TIMEOUT_S):
-        begun = await _end_of(log, topic, 1)
-        began_s, before_s = perf_counter(), sum(each.cpu_s() for each in processes)
-        await _end_of(log, topic, records)
-        took_s = perf_counter() - began_s
-        cpu_s = sum(each.cpu_s() for each in processes) - before_s
-    counted = records - begun
-    return Copied(counted / took_s, cpu_s * 1_000_000 / counted)
-
-
-async def _end_of(log: Log, topic: str, least: int) -> int:
-    """Return the end of a topic's partition once it has so many records."""
-    at = TopicPartition(topic, 0)
-    # Looked for again and again: no broker tells a client what appears.
-    while topic not in {  # noqa: ASYNC110
-        each.topic for each in await log.admin().describe_partitions()
-    }:
-        await asyncio.sleep(LOOK_S)
-    async with log.consumer() as consumer:
-        while (end := (await consumer.end_offsets([at]))[at]) < least:  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_S)
-    return end
-
-
 # ---- MirrorMaker 2 ----
 
 
@@ -191,9 +153,9 @@ async def _mirror_maker(directory: Path, source: tuple[Process, str], records: i
         broker(directory / "third", flush="os") as (third, third_url),
         _running_mirror_maker(directory, path, (source[1], third_url)) as process,
     ):
-        processes = [source[0], third, process]
-        await _copied(third_url, f"a.{WARM}", WARM_RECORDS, processes)
-        return await _copied(third_url, f"a.{TOPIC}", records, processes)
+        brokers = [source[0], third]
+        await copied(third_url, f"a.{WARM}", WARM_RECORDS, brokers, process)
+        return await copied(third_url, f"a.{TOPIC}", records, brokers, process)
 
 
 def _libraries() -> str:
@@ -254,7 +216,7 @@ async def _lags_ms(source_url: str, target_url: str) -> list[float]:
     async with Log.open(source_url) as source, Log.open(target_url) as target:
         await source.admin().create_topics([NewTopic(LIVE, 1)])
         async with asyncio.timeout(TIMEOUT_S):
-            await _end_of(target, at.topic, 0)
+            await until_has(target, at.topic, 0)
         async with source.producer(linger_ms=0) as producer, target.consumer() as consumer:
             consumer.assign([at])
             consumer.seek(at, 0)

@@ -21,7 +21,7 @@ from streamlog.connect.connector_errors import ConnectError
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.sink_rows import SinkRows
 from streamlog.durations import Dur
-from streamlog.record import Record, TopicPartition
+from streamlog.record import Headers, Record, TopicPartition
 from streamlog.serdes.erased_types import UserObject
 
 T = TypeVar("T")
@@ -151,6 +151,13 @@ class Batch(Generic[KR_co, VR_co]):
         if self._rows is not None:
             return self._rows.times
         return [record.timestamp for record in self.records]
+
+    @property
+    def headers(self) -> Sequence[Headers]:
+        """The headers, in order."""
+        if self._rows is not None:
+            return self._rows.headers
+        return [record.headers for record in self.records]
 
     def arrow(self) -> UserObject:
         """Return the records as a `pyarrow.RecordBatch`.
@@ -363,6 +370,9 @@ class Sink(msgspec.Struct, Generic[KW_contra, VW_contra], frozen=True, kw_only=T
     """Whether batches are written as they come, perhaps minutes before the commit (files). Such a
     sink holds no lock of the target's meanwhile: its successor's `recover` would wait for it.
     False: `begin`, `write` and `commit` run in one go when a flush is due."""
+    takes_bytes: ClassVar[bool] = False
+    """Whether keys and values are written as they lie in the log. Then nothing is decoded for the
+    sink where converters keep bytes and no transform looks at them, and no record is made."""
     incidental: ClassVar[frozenset[str]] = frozenset({"flush"})
     """Settings that may change while a range waits to be repeated, since they do not say what is
     written: `flush` among them, and for instance the addresses of a cluster's nodes."""

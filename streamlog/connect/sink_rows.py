@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.schema_record import SchemaRecord
 from streamlog.durations import moment
-from streamlog.record import Record, TopicPartition
+from streamlog.record import Headers, Record, TopicPartition
 from streamlog.records.record_columns import RecordColumns, total_bytes
 from streamlog.serdes.erased_types import AnyRecord, UserValue
 
@@ -108,6 +108,13 @@ class SinkRows:
         if self._records is None:
             return self.log.timestamps
         return [record.timestamp for record in self._records]
+
+    @property
+    def headers(self) -> Sequence[Headers]:
+        """The headers, or those of records that were made."""
+        if self._records is None:
+            return self.log.headers or [()] * len(self)
+        return [record.headers for record in self._records]
 
     @property
     def size_bytes(self) -> int:

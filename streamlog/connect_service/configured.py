@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final, Literal, TypedDict, cast
 
 import msgspec
@@ -24,7 +25,10 @@ from streamlog.connect.connector_settings import (
     unknown_settings,
     validated,
 )
-from streamlog.connect.converters.converter import unknown_converter_settings
+from streamlog.connect.converters.converter import (
+    ByteArrayConverter,
+    unknown_converter_settings,
+)
 from streamlog.connect.declared_connectors import ErrorLog, SinkConnector, SourceConnector
 from streamlog.connect.herding.configs import JAVA_TASK, TASK_PARTS
 from streamlog.connect.herding.herder import ConnectorType
@@ -32,8 +36,8 @@ from streamlog.connect.java_connectors import JavaConnector, LeftOffsets
 from streamlog.connect.names import Plugin, find_plugin, plugin_names
 from streamlog.connect.retries import RecordRetries
 from streamlog.connect.sink import Sink
-from streamlog.connect.source import Source, SourceOffset, SourcePartition
-from streamlog.connect.transforms.transform_chain import chain_of
+from streamlog.connect.source import Source, SourceOffset, SourcePartition, Transform
+from streamlog.connect.transforms.transform_chain import TransformChain, chain_of
 from streamlog.connect_service.converter_serdes import (
     AnyTopicConverter,
     ReadTransform,
@@ -47,6 +51,7 @@ from streamlog.errors import ConfigError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.topic_spec import TopicSpec, check_name
 from streamlog.serdes.erased_types import JsonValue
+from streamlog.serdes.plain import BytesSerde
 
 CLASS: Final = "connector.class"
 EXECUTING: Final = frozenset({"Exec"})
@@ -133,12 +138,13 @@ def configured(
     key, value = (open_converter(settings, worker, side, resolve) for side in SIDES)
     policy = _policy(name, common)
     if isinstance(common, SinkConfig):
+        is_verbatim = not chain.steps and _keeps_bytes(made, key, value)
         return SinkConnector(
             name=name,
             sink=resolved(cast("Sink[Any, Any]", made), resolve),
-            **_topics(name, common, key, value),
+            **_topics(name, common, _specify(key, value, is_verbatim=is_verbatim)),
             tasks=common.tasks_max,
-            transforms=(WriteTransform(chain), *([] if java is None else [java.adapt])),
+            transforms=_write_transforms(None if is_verbatim else chain, java),
             policy=policy,
             has_context_headers=common.errors_deadletterqueue_context_headers_enable,
             retries=_retries(common),
@@ -174,15 +180,35 @@ class _Topics(TypedDict):
     like: TopicSpec | None
 
 
-def _topics(
-    name: str, common: SinkConfig, key: AnyTopicConverter, value: AnyTopicConverter
-) -> _Topics:
+def _write_transforms(
+    chain: TransformChain | None, java: JavaConnector | None
+) -> tuple[Transform, ...]:
+    """Return what changes the records of a sink; without a chain, their values are plain."""
+    found: list[Transform] = [] if chain is None else [WriteTransform(chain)]
+    return (*found, *([] if java is None else [java.adapt]))
+
+
+def _keeps_bytes(sink: object, *converters: AnyTopicConverter) -> bool:
+    takes_bytes = isinstance(sink, Sink) and sink.takes_bytes
+    return takes_bytes and all(isinstance(each, ByteArrayConverter) for each in converters)
+
+
+def _specify(
+    key: AnyTopicConverter, value: AnyTopicConverter, *, is_verbatim: bool
+) -> Callable[[str], TopicSpec]:
+    """Return what makes a topic of a name."""
+    if is_verbatim:
+        return lambda topic: TopicSpec(topic, BytesSerde(), BytesSerde())
+    return partial(topic_spec, key=key, value=value)
+
+
+def _topics(name: str, common: SinkConfig, specify: Callable[[str], TopicSpec]) -> _Topics:
     """Return the topics that a sink carries, by their names or by a pattern."""
     if (pattern := _pattern(common)) is not None:
-        return {"topics": [], "pattern": pattern, "like": topic_spec(name, key, value)}
+        return {"topics": [], "pattern": pattern, "like": specify(name)}
     if not common.topics:
         raise ConfigError("topics: names the topics that the sink carries; it is missing")
-    named = [topic_spec(check_name("a topic", each), key, value) for each in common.topics]
+    named = [specify(check_name("a topic", each)) for each in common.topics]
     return {"topics": named, "pattern": None, "like": None}
 
 

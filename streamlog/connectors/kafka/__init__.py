@@ -68,6 +68,7 @@ class KafkaClusterSink(Sink[object, object], frozen=True, kw_only=True):
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset({"flush"})
+    takes_bytes: ClassVar[bool] = True
 
     bootstrap_servers: str
     topic: str = "{topic}"

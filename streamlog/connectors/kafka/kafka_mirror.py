@@ -43,10 +43,11 @@ from streamlog.connectors.kafka.target_topics import (
     TIMEOUT_MS_MAX,
     Codec,
     TargetSettings,
+    columns_of,
     heard,
 )
 from streamlog.connectors.kafka.transactional_writes import PartitionWriter, TransactionalTask
-from streamlog.durations import Dur, duration_ms, when_ms
+from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
 from streamlog.log import Log
 
@@ -81,6 +82,7 @@ class KafkaMirror(Sink[object, object], frozen=True, kw_only=True):
     """
 
     effect: ClassVar[Effect] = "transactional"
+    takes_bytes: ClassVar[bool] = True
 
     bootstrap_servers: str
     source_cluster_alias: str = "source"
@@ -285,19 +287,17 @@ class MirrorTask(TransactionalTask):
         """Hand the records to the producer of their partition, in its transaction."""
         if not len(batch):
             return
-        rows = [
-            (when_ms(record.timestamp), key, value, record.headers)
-            for record, (key, value) in zip(batch.records, batch.raw(), strict=True)
-        ]
+        columns = columns_of(batch)
         at, topic = batch.partition, self._names.remote(batch.partition.topic)
         async with errors_of_cluster(self._where):
             producer = (await self._begun(at)).producer
             # By itself, as only the place of the last record of a call is known: if the two do not
             # lie as far apart as they should, others have written between them.
-            first = last = await producer.send_batch(topic, at.partition, rows[:1])
+            first = last = await producer.send_batch(topic, at.partition, columns.part(0, 1))
             first.add_done_callback(heard)
-            if len(rows) > 1:
-                last = await producer.send_batch(topic, at.partition, rows[1:])
+            if len(columns) > 1:
+                rest = columns.part(1, len(columns))
+                last = await producer.send_batch(topic, at.partition, rest)
                 last.add_done_callback(heard)
         self._partition(at).sent.append(_Sent([*batch.offsets], first, last))
 

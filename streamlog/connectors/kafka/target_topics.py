@@ -6,7 +6,7 @@ Topics are looked up once, and created if the settings say with how many partiti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -63,19 +63,14 @@ class TargetTopics:
             StreamlogError: the cluster refuses the records.
         """
         topic = self._settings.topic_of(batch.partition.topic)
-        rows = (
-            (when_ms(record.timestamp), key, value, record.headers)
-            for record, (key, value) in zip(batch.records, batch.raw(), strict=True)
-        )
+        columns = columns_of(batch)
         if self._settings.keeps_partition:
             await self._check_partition(topic, batch.partition.partition)
-            sent = await producer.send_batch(
-                topic, batch.partition.partition, FieldColumns.of(rows)
-            )
+            sent = await producer.send_batch(topic, batch.partition.partition, columns)
             sent.add_done_callback(heard)
         else:
             await self.create(topic)
-            await _send_each(producer, topic, rows)
+            await _send_each(producer, topic, columns)
 
     async def create(self, topic: str, *, compacted: bool = False) -> int:
         """Return the number of a topic's partitions; creates the topic if it is missing.
@@ -136,6 +131,18 @@ async def _send_each(
     for time_ms, key, value, headers in rows:
         sent = await producer.send(topic, value, key=key, timestamp_ms=time_ms, headers=headers)
         sent.add_done_callback(heard)
+
+
+def columns_of(batch: Batch[object, object]) -> FieldColumns:
+    """Return the records of a batch as they lie in the log, for a producer."""
+    columns = FieldColumns()
+    # Times of records that a transform has made are datetimes.
+    columns.timestamps = [each if isinstance(each, int) else when_ms(each) for each in batch.times]
+    pairs = batch.raw()
+    columns.keys, columns.values = [key for key, _ in pairs], [value for _, value in pairs]
+    headers: list[Sequence[tuple[str, bytes | None]]] = [*batch.headers]
+    columns.headers = headers if any(headers) else None
+    return columns
 
 
 def heard(sent: asyncio.Future[RecordMetadata]) -> None:
