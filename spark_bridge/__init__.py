@@ -6,8 +6,8 @@
     rows = spark.read.format("streamlog").option("path", "./.streamlog/log") \
         .option("subscribe", "departures").load()
 
-The package belongs to the extra: `pip install 'streamlog[spark]'`. It reads through `streamlog.log`
-and does not import brokers, workers or apps.
+The package belongs to the extra: `pip install 'streamlog-py[spark]'`. It reads through
+`streamlog.log` and does not import brokers, workers or apps.
 """
 
 from __future__ import annotations

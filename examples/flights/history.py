@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="only the first N flights")
     arguments = parser.parse_args()
     if arguments.engine == "spark" and importlib.util.find_spec("pyspark") is None:
-        sys.exit("Spark is not installed: pip install 'streamlog[spark]'")
+        sys.exit("Spark is not installed: pip install 'streamlog-py[spark]'")
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     sys.exit(run(arguments.engine, arguments.limit, DIRECTORY, Console()))
 

@@ -30,6 +30,7 @@ from streamlog.cli.session import (
 )
 from streamlog.clock import SystemClock
 from streamlog.errors import ConfigError, UsageError
+from streamlog.metrics.build_info import install_command
 from streamlog.metrics.export import MeasuredService, exporting
 from streamlog.properties import read_properties
 from streamlog.replace import replace
@@ -183,7 +184,7 @@ async def web_of(opened: Broker) -> AsyncIterator[None]:
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"web.listener={address} needs an extra that is not installed ({error.name} is"
-            " missing): pip install 'streamlog[web]'"
+            f" missing): {install_command('web')}"
         ) from error
     async with serve_health(opened, address) as where:
         typer.echo(f"web       http://{where}")

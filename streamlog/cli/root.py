@@ -28,6 +28,7 @@ from streamlog.cli.session import Session, load_app, run, use_registry_of
 from streamlog.cli.terminal import fail, first_of
 from streamlog.errors import StreamlogError, UsageError
 from streamlog.interrupts import EXIT_INTERRUPTED, exit_at_once, interruptible
+from streamlog.metrics.build_info import release
 
 if TYPE_CHECKING:
     from streamlog.app import App
@@ -164,9 +165,7 @@ cli = typer.Typer(
 
 def _print_version(is_asked: bool) -> None:  # noqa: FBT001 - Typer calls it so
     if is_asked:
-        from importlib.metadata import version  # noqa: PLC0415 - other commands start faster
-
-        typer.echo(f"streamlog {version('streamlog')}")
+        typer.echo(f"streamlog {release() or '(not installed)'}")
         raise typer.Exit
 
 

@@ -46,6 +46,7 @@ from streamlog.history.plan import EngineName, Outputs, Plan, plan_history
 from streamlog.history.readers import LogReader
 from streamlog.history.stored_schemas import read_stored_schemas
 from streamlog.history.task_run import FinishedTask, Read, sum_by_name
+from streamlog.metrics.build_info import install_command
 from streamlog.nodes.stream_nodes import Source
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.error_handling import DamagedInputs
@@ -445,7 +446,7 @@ class BackfillJob:
             bridge = importlib.import_module("spark_bridge.spark_run")
         except ImportError as error:
             raise UsageError(
-                f"Spark is not installed ({error}): pip install 'streamlog[spark]'"
+                f"Spark is not installed ({error}): {install_command('spark')}"
             ) from error
         run = bridge.SparkRun(
             plan,

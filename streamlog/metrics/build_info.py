@@ -1,4 +1,7 @@
-"""Build information: the release of streamlog, and the modules that should be compiled.
+"""Build information: the package's name, its release, and the modules that should be compiled.
+
+The Python package index has another project called `streamlog`, so the distribution has a name of
+its own; the import is `streamlog`.
 
 Rule of the module: it looks only at modules that are imported already. A broker does not import
 the modules of streams to find out that it does not use them.
@@ -6,9 +9,11 @@ the modules of streams to find out that it does not use them.
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from functools import cache
+
+DISTRIBUTION = "streamlog-py"
+"""The name on the package index."""
 
 HOT_MODULES = (
     "streamlog.metrics.instruments",
@@ -40,12 +45,22 @@ HOT_MODULES = (
 """The modules that `setup.py` compiles."""
 
 
+def install_command(extra: str | None = None) -> str:
+    """Return the command that installs the package, or one of its extras: `pip install ...`."""
+    if extra is None:
+        return f"pip install {DISTRIBUTION}"
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
 @cache
 def release() -> str:
     """Return the release of streamlog that is installed; empty if it runs from a bare checkout."""
+    # Most processes never ask, and importing it takes some milliseconds.
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
     try:
-        return importlib.metadata.version("streamlog")
-    except importlib.metadata.PackageNotFoundError:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
         return ""
 
 

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from streamlog.errors import ConfigError
+from streamlog.metrics.build_info import install_command
 from streamlog.metrics.registry import Registry
 
 EXPORTERS = "OTEL_METRICS_EXPORTER"
@@ -54,7 +55,7 @@ async def exporting(
         from streamlog.metrics.otel_metrics import OtlpMetrics  # noqa: PLC0415 - as above
     except ImportError as error:
         raise ConfigError(
-            f"{setting} needs OpenTelemetry ({error}): pip install 'streamlog[otel]'"
+            f"{setting} needs OpenTelemetry ({error}): {install_command('otel')}"
         ) from error
     resource = service_resource(service.name, service.instance_id, service.attributes)
     exporter = OtlpMetrics(registry, resource, wall_ms=wall_ms)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from streamlog.errors import ConfigError
+from streamlog.metrics.build_info import install_command
 
 if TYPE_CHECKING:
     from streamlog.broker.broker import Broker
@@ -34,7 +35,7 @@ async def serve_if_configured(broker: Broker) -> AsyncIterator[str | None]:
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"schema.registry.listener={address} needs an extra that is not installed"
-            f" ({error.name} is missing): pip install 'streamlog[registry]'"
+            f" ({error.name} is missing): {install_command('registry')}"
         ) from error
     async with serve_registry(broker, address) as url:
         broker.directory.serves_registry(url)

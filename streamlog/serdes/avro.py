@@ -23,6 +23,7 @@ from typing import Generic, Self, cast
 import msgspec
 
 from streamlog.errors import ConfigError, SerdeError, quantity
+from streamlog.metrics.build_info import install_command
 from streamlog.serdes.erased_types import JsonValue, UserObject
 from streamlog.serdes.json_values import is_model
 from streamlog.serdes.serde import T, type_name, unreadable_error
@@ -193,9 +194,7 @@ def load_fastavro() -> ModuleType:
     try:
         return import_module("fastavro")
     except ImportError as error:
-        raise ConfigError(
-            "AvroSerde needs the extra `avro`: pip install 'streamlog[avro]'"
-        ) from error
+        raise ConfigError(f"AvroSerde needs the extra `avro`: {install_command('avro')}") from error
 
 
 def _parse_schema(library: ModuleType, schema: Schema) -> JsonValue:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby, pairwise
 
 from streamlog.blueprints.blueprint import Blueprint
 from streamlog.errors import CorruptData
+from streamlog.metrics.build_info import release
 from streamlog.processing.task import Task
 from streamlog.records.builder import encode_columns
 from streamlog.records.record_columns import FieldColumns, RecordColumns
@@ -219,7 +219,10 @@ def finish_snapshot(
         changelogs=_rows(changelogs or {}),
         reads=tuple((*at, *bounds) for at, bounds in sorted((reads or {}).items())),
         since_ms=since_ms,
-        versions={"streamlog": _version(), "python": platform.python_version()},
+        versions={
+            "streamlog": release() or "unknown",
+            "python": platform.python_version(),
+        },
     )
     # Last: `Snapshot.open` takes a directory without a manifest for no snapshot.
     snapshots.add(MANIFEST_FILE, manifest.encode())
@@ -264,13 +267,6 @@ def _rows(found: Mapping[tuple[str, int], int]) -> tuple[Row, ...]:
 
 def _is_read(topology: Topology, topic: str) -> bool:
     return bool(topology.subtopologies_of(topic))
-
-
-def _version() -> str:
-    try:
-        return version("streamlog")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 __all__ = ["FilePart", "capture", "entry_of", "finish_snapshot", "pending_of"]

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from streamlog.errors import ConfigError, CorruptData, StreamlogError
+from streamlog.metrics.build_info import install_command
 from streamlog.snapshots.upload_plan import StoredObject
 
 CHUNK_BYTES: Final = 8 * 1024 * 1024
@@ -95,7 +96,7 @@ class ObjectFolder:
             stores = import_module("obstore.store")
         except ImportError as error:
             raise ConfigError(
-                f"snapshots at {url} need obstore: pip install 'streamlog[objects]'"
+                f"snapshots at {url} need obstore: {install_command('objects')}"
             ) from error
         try:
             self._store = _open_store(stores, self.url)

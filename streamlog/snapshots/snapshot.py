@@ -17,6 +17,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from streamlog.errors import ConfigError, CorruptData, LogDirectoryError, quantity
+from streamlog.metrics.build_info import install_command
 from streamlog.snapshots.manifest import MANIFEST_FILE, FilePart, Manifest, TaskEntry
 from streamlog.tables.state.changelog import TaskProgress
 
@@ -178,7 +179,7 @@ class SnapshotStore:
             fsspec = import_module("fsspec")
         except ImportError as error:
             raise ConfigError(
-                f"snapshots at {self.url} need fsspec: pip install 'streamlog[history]'"
+                f"snapshots at {self.url} need fsspec: {install_command('history')}"
             ) from error
         try:
             return fsspec.filesystem(scheme)

@@ -15,6 +15,7 @@ from streamlog import repeated
 from streamlog.client.producer import Producer
 from streamlog.clock import Clock
 from streamlog.errors import ConfigError
+from streamlog.metrics.build_info import install_command
 from streamlog.processing.table_rows import tables_of
 from streamlog.topology import Topology
 from streamlog.worker.access.questions import RowHolder
@@ -50,7 +51,7 @@ def make_server(program: Program, clock: Clock) -> AbstractContextManager[Worker
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"web={address!r} needs an extra that is not installed ({error.name} is missing): "
-            "pip install 'streamlog[web]'"
+            f"{install_command('web')}"
         ) from error
     return worker_server.bind(address, pages, program.web_access, clock)
 
@@ -70,7 +71,7 @@ def make_peer(endpoint: str, login: PeerLogin | None = None) -> RowHolder:
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"reading rows of another worker over HTTP needs an extra that is not "
-            f"installed ({error.name} is missing): pip install 'streamlog[web]'"
+            f"installed ({error.name} is missing): {install_command('web')}"
         ) from error
     return PeerRows(endpoint, login)
 

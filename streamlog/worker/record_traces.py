@@ -20,6 +20,7 @@ from functools import partial
 from random import Random
 
 from streamlog.errors import ConfigError
+from streamlog.metrics.build_info import install_command
 from streamlog.metrics.tracing import (
     TRACEPARENT,
     OpenSpan,
@@ -177,7 +178,7 @@ async def tracing(program: Program, instance_id: str) -> AsyncIterator[RecordTra
         from streamlog.metrics.otel import OtelTracer  # noqa: PLC0415 - the extra [otel]
     except ImportError as error:
         raise ConfigError(
-            f"trace_ratio needs OpenTelemetry ({error}): pip install 'streamlog[otel]'"
+            f"trace_ratio needs OpenTelemetry ({error}): {install_command('otel')}"
         ) from error
     tracer = OtelTracer(program.app_id, instance_id)
     try:

@@ -1,8 +1,7 @@
-"""The release and the modules without compilation, as a broker reports them."""
+"""The modules without compilation, as a broker reports them."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from types import ModuleType
 
@@ -23,7 +22,3 @@ def test_modules_with_python_source_are_interpreted(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "made.compiled", module("/lib/made/compiled.so"))
     monkeypatch.setitem(sys.modules, "made.interpreted", module("/lib/made/interpreted.py"))
     assert build_info.interpreted_modules() == ["made.interpreted"]
-
-
-def test_the_release_is_the_one_that_is_installed() -> None:
-    assert build_info.release() == importlib.metadata.version("streamlog")

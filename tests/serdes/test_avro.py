@@ -175,7 +175,7 @@ def test_a_missing_extra_is_reported_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(ConfigError, match=r"pip install 'streamlog\[avro\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'streamlog-py\[avro\]'"):
         AvroSerde(SALE, Sale)
 
 

@@ -203,7 +203,7 @@ def test_the_rate_has_to_be_positive() -> None:
 
 def test_without_obstore_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
-    with pytest.raises(ConfigError, match=r"pip install 'streamlog\[objects\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'streamlog-py\[objects\]'"):
         ObjectFolder("s3://bucket/x")
 
 

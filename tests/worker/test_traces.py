@@ -192,7 +192,7 @@ def test_traces_without_the_extra_say_what_to_install(tmp_path: Path) -> None:
     )
     code, output = streamlog("-A", "shop", "worker", cwd=tmp_path)
     assert code != 0
-    assert "pip install 'streamlog[otel]'" in output
+    assert "pip install 'streamlog-py[otel]'" in output
     with pytest.raises(ConfigError, match="trace_ratio is 2"):
         compile_app(2.0)
 

@@ -16,6 +16,7 @@ from streamlog.broker.security.tokens import ALGORITHMS, Key
 from streamlog.broker.storage.disk.files import read_file
 from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.errors import ConfigError
+from streamlog.metrics.build_info import install_command
 
 FETCH_TIMEOUT_MS = 10_000
 RETRY_MS = 10_000
@@ -41,7 +42,7 @@ class JwkSet:
             import jwt  # noqa: F401, PLC0415 - an extra
         except ImportError:
             raise ConfigError(
-                "signed tokens need the extra `oauth`: pip install 'streamlog[oauth]'"
+                f"signed tokens need the extra `oauth`: {install_command('oauth')}"
             ) from None
         self._url = urllib.parse.urlsplit(url)
         # Over plain http, an attacker in the network could replace the keys by their own, and sign

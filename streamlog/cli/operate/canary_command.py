@@ -26,6 +26,7 @@ from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.errors import ConfigError, StreamlogError, TopicExists
 from streamlog.log import Log
+from streamlog.metrics.build_info import install_command
 from streamlog.metrics.registry import Registry
 from streamlog.record import TopicPartition
 from streamlog.worker.health.worker_health import HealthReport
@@ -318,7 +319,7 @@ async def _web(registry: Registry, address: str | None) -> AsyncIterator[None]:
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"--web needs an extra that is not installed ({error.name} is missing):"
-            " pip install 'streamlog[web]'"
+            f" {install_command('web')}"
         ) from error
     with listen(address) as listener:
         site = make_site(_Running(), registry, hosts=listener.hosts)

@@ -38,6 +38,7 @@ from streamlog.connectors.lakes.lake_sink_task import (
 )
 from streamlog.connectors.store_refusals import refusal
 from streamlog.errors import ConfigError, StreamlogError
+from streamlog.metrics.build_info import install_command
 from streamlog.serdes.erased_types import UserObject
 
 EXPIRY: Final = "delta.setTransactionRetentionDuration"
@@ -106,7 +107,7 @@ class Delta(Sink[object, object], frozen=True, kw_only=True):
         try:
             lake = DeltaLake(self, context.name)
         except ImportError as error:
-            raise ConfigError(f"{error}: pip install 'streamlog[delta]'") from error
+            raise ConfigError(f"{error}: {install_command('delta')}") from error
         return LakeSinkTask(
             lake, context, auto_create=self.auto_create, auto_evolve=self.auto_evolve
         )

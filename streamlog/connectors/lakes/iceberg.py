@@ -40,6 +40,7 @@ from streamlog.connectors.lakes.lake_sink_task import (
 )
 from streamlog.connectors.store_refusals import refusal
 from streamlog.errors import ConfigError
+from streamlog.metrics.build_info import install_command
 from streamlog.serdes.erased_types import UserObject
 
 RETRIES: Final = "commit.retry.num-retries"
@@ -115,7 +116,7 @@ class Iceberg(Sink[object, object], frozen=True, kw_only=True):
         try:
             lake = IcebergLake(self, context.name)
         except ImportError as error:
-            raise ConfigError(f"{error}: pip install 'streamlog[iceberg]'") from error
+            raise ConfigError(f"{error}: {install_command('iceberg')}") from error
         return LakeSinkTask(
             lake, context, auto_create=self.auto_create, auto_evolve=self.auto_evolve
         )

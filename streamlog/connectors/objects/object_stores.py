@@ -19,6 +19,7 @@ from streamlog.allowed_paths import check_path, directory_of, opener
 from streamlog.connect import ConnectError, Refused, Retriable
 from streamlog.connectors.store_refusals import refusal
 from streamlog.errors import ConfigError, StreamlogError
+from streamlog.metrics.build_info import install_command
 from streamlog.serdes.erased_types import UserObject
 
 SECRET_OPTIONS = {
@@ -161,9 +162,7 @@ class CloudStore:
             stores: UserObject = import_module("obstore.store")
             self._errors: UserObject = import_module("obstore.exceptions")
         except ImportError as error:
-            raise ConfigError(
-                f"url={url!r} needs obstore: pip install 'streamlog[objects]'"
-            ) from error
+            raise ConfigError(f"url={url!r} needs obstore: {install_command('objects')}") from error
         try:
             self._store: UserObject = stores.from_url(
                 url,

@@ -21,6 +21,7 @@ from streamlog.connectors.client_tls import check_url_options
 from streamlog.connectors.postgres_cdc.change_stream import Form, OnTruncate
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
+from streamlog.metrics.build_info import install_command
 from streamlog.serdes.erased_types import UserKey, UserValue
 
 __all__ = ["PostgresCdc"]
@@ -144,7 +145,7 @@ class PostgresCdc(Source[UserKey, UserValue], frozen=True, kw_only=True):
 
 
 def _without_psycopg(error: ImportError) -> ConfigError:
-    return ConfigError(f"{error}: pip install 'streamlog[sql]'")
+    return ConfigError(f"{error}: {install_command('sql')}")
 
 
 def _check_tables(tables: Sequence[str]) -> None:

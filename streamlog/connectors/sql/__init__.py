@@ -37,6 +37,7 @@ from streamlog.connectors.sql.polling import Mode
 from streamlog.connectors.sql.row_changes import PkMode, RowShape
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import ConfigError
+from streamlog.metrics.build_info import install_command
 from streamlog.serdes.erased_types import UserKey
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class SqlSink(Sink[object, object], frozen=True, kw_only=True):
         try:
             from streamlog.connectors.sql import sql_sink_task  # noqa: PLC0415 - needs SQLAlchemy
         except ImportError as error:
-            raise ConfigError(f"{error}: pip install 'streamlog[sql]'") from error
+            raise ConfigError(f"{error}: {install_command('sql')}") from error
         self.check()
         return sql_sink_task.SqlSinkTask(self, context)
 
@@ -268,7 +269,7 @@ class SqlSource(Source[UserKey, dict[str, object]], frozen=True, kw_only=True):
                 TableReader,
             )
         except ImportError as error:
-            raise ConfigError(f"{error}: pip install 'streamlog[sql]'") from error
+            raise ConfigError(f"{error}: {install_command('sql')}") from error
         self.check()
         return TableReader(self, str(partition.get("table", "")))
 

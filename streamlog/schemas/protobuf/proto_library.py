@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from streamlog.errors import ConfigError, InvalidSchema
+from streamlog.metrics.build_info import install_command
 
 Descriptor: TypeAlias = Any
 """A message of `google/protobuf/descriptor.proto`: a FileDescriptorProto, or a part of one."""
@@ -42,7 +43,7 @@ def load_library(name: str = "descriptor_pb2") -> ModuleType:
         return import_module(f"google.protobuf.{name}")
     except ImportError as error:
         raise ConfigError(
-            "Protobuf schemas need the extra protobuf: pip install 'streamlog[protobuf]'"
+            f"Protobuf schemas need the extra protobuf: {install_command('protobuf')}"
         ) from error
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from streamlog.errors import ConfigError, SerdeError
+from streamlog.metrics.build_info import install_command
 from streamlog.schemas import Schema, SchemaType
 from streamlog.serdes.derived.json_derivation import json_schema_of
 from streamlog.serdes.erased_types import AnySerde, JsonValue, TypeForm, UserObject, UserValue
@@ -102,8 +103,7 @@ def _validator_of(data: JsonValue, referenced: Mapping[str, Schema]) -> UserObje
         library, referencing = import_module("jsonschema"), import_module("referencing")
     except ImportError as error:
         raise ConfigError(
-            "a JSON Schema of dict needs the extra `json-schema`: pip install "
-            "'streamlog[json-schema]'"
+            f"a JSON Schema of dict needs the extra `json-schema`: {install_command('json-schema')}"
         ) from error
     kind = library.validators.validator_for(data, default=library.Draft7Validator)
     try:

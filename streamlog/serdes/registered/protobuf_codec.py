@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Final
 
 from streamlog.errors import ConfigError, InvalidSchema, SerdeError
+from streamlog.metrics.build_info import install_command
 from streamlog.schemas import Schema, SchemaReference, SchemaType, parse_schema
 from streamlog.schemas.protobuf.linked_types import messages_of
 from streamlog.schemas.protobuf.protobuf_schema import ProtobufSchema
@@ -130,7 +131,7 @@ def load_protobuf() -> ModuleType:
         return import_module("google.protobuf")
     except ImportError as error:
         raise ConfigError(
-            "schema='protobuf' needs the extra `protobuf`: pip install 'streamlog[protobuf]'"
+            f"schema='protobuf' needs the extra `protobuf`: {install_command('protobuf')}"
         ) from error
 
 

@@ -24,6 +24,7 @@ from typing import Protocol
 import msgspec
 
 from streamlog.errors import SerdeError, TopologyError
+from streamlog.metrics.build_info import install_command
 from streamlog.serdes import msgpack
 from streamlog.serdes.erased_types import UserValue
 
@@ -484,5 +485,5 @@ def _library(name: str, what: str) -> ModuleType:
         return import_module(name)
     except ImportError as error:
         raise TopologyError(
-            f"{what} needs the extra `sketches`: pip install 'streamlog[sketches]'"
+            f"{what} needs the extra `sketches`: {install_command('sketches')}"
         ) from error

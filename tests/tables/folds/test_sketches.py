@@ -88,5 +88,5 @@ def test_a_missing_extra_is_reported_with_its_install_command(
     make: Any, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(TopologyError, match=r"pip install 'streamlog\[sketches\]'"):
+    with pytest.raises(TopologyError, match=r"pip install 'streamlog-py\[sketches\]'"):
         make()

@@ -72,7 +72,7 @@ def test_a_worker_without_the_web_extra_says_what_to_install(
         monkeypatch.delattr(f"streamlog.{module}", raising=False)
     app = App("bare", log=f"embedded:{tmp_path}/log", web=":0")
     worker = Worker(app.program(), log_url=app.log, announce=lambda _start: None)
-    with pytest.raises(ConfigError, match=r"pip install 'streamlog\[web\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'streamlog-py\[web\]'"):
         asyncio.run(worker.run(asyncio.Event()))
 
 
