@@ -1,0 +1,282 @@
+"""`python -m chaos.app_failover`: an app with windows and a join moves to another cluster.
+
+Each round has two clusters of one broker, a link with `--app`, a feed of numbered orders and two
+workers as processes. In a planned round the workers stop, the app is promoted without loss while
+the feed writes, and the workers start at the target. In the others the source gets SIGKILL at a
+random moment. Before that the target may stand still, as if the link were cut, and the link may
+fetch little at once, so that partitions are copied unequally far. The target may be killed, too,
+and so may the command that promotes, which is run again. The feed then continues at the target.
+
+The committed rows of all output topics have to be those that `app_rows` computes from the input
+log of the target: those of one uninterrupted run. `--without-cut` promotes by plain `--now`, and
+rounds have to fail: that shows whether they can tell a consistent cut from another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from chaos.app_rows import sent_numbers
+from chaos.broker import BrokerProcess, build_shim
+from chaos.commands import OUTPUT, Command
+from chaos.mirrored_app import APP_ID
+from chaos.shop import Feed, Workers, until_at_work, until_done, workers
+from simulation.report import conditions
+from streamlog.client.admin import MirrorStatus
+from streamlog.log import Log
+
+LINK: Final = "standby"
+BROKER: Final = {"group.initial.rebalance.delay.ms": "500"}
+ROUND_S: Final = 180.0
+LOOK_S: Final = 0.05
+RUNS_S: Final = (0.5, 3.0)
+"""How long the app runs once it is mirrored."""
+STILL_S: Final = (0.0, 0.5)
+COMMAND_S: Final = (0.3, 2.0)
+"""How long a command runs that is killed."""
+AFTER_S: Final = 1.0
+"""How long the feed continues at the target."""
+SLOW_LINK: Final = {"fetch.max.bytes": "2048", "max.partition.fetch.bytes": "1024"}
+COMMAND_WITHIN_S: Final = 60.0
+LOG_TOLD: Final = 2_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What happens in a round."""
+
+    is_planned: bool
+    runs_s: float
+    still_s: float = 0.0
+    """How long the target stands still before the source is killed; 0: not at all."""
+    is_slow: bool = False
+    """Whether the link fetches little at once."""
+    restarts_target: bool = False
+    kills_command_after_s: float | None = None
+
+    @classmethod
+    def drawn(cls, chance: Random, *, is_planned: bool) -> Plan:
+        """Return a plan by chance."""
+        runs_s = chance.uniform(*RUNS_S)
+        if is_planned:
+            return cls(is_planned=True, runs_s=runs_s)
+        return cls(
+            is_planned=False,
+            runs_s=runs_s,
+            still_s=chance.choice([0.0, chance.uniform(*STILL_S)]),
+            is_slow=chance.random() < 0.5,
+            restarts_target=chance.random() < 0.3,
+            kills_command_after_s=chance.uniform(*COMMAND_S) if chance.random() < 0.3 else None,
+        )
+
+    def told(self) -> str:
+        """Return it in a line."""
+        return ", ".join(f"{name}={value}" for name, value in vars(self).items() if value)
+
+
+@dataclass
+class Outcome:
+    """What happened in all rounds."""
+
+    rounds: int = 0
+    acknowledged: int = 0
+    """Orders."""
+    lost: int = 0
+    """Acknowledged orders that the target never got."""
+    failed: int = 0
+    """Rounds with other rows."""
+    counts: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    logs: str = ""
+    """Of the last round that has failed."""
+
+
+class Places:
+    """Two clusters, clients of both, the app and its feed."""
+
+    def __init__(
+        self, directory: Path, brokers: Sequence[BrokerProcess], at_work: Workers, feed: Feed
+    ) -> None:
+        self.source, self.target = brokers
+        self.workers = at_work
+        self.feed = feed
+        self.directory = directory
+        self._commands = 0
+
+    def log_text(self) -> str:
+        """Return the ends of all logs."""
+        files = sorted(self.directory.glob(f"command-*/{OUTPUT}"))
+        parts = [each.log_text[-LOG_TOLD:] for each in (self.source, self.target)]
+        parts += [each.read_text()[-LOG_TOLD:] for each in files]
+        return "\n----\n".join([*parts, self.workers.log_text()])
+
+    async def command(self, *arguments: str, killed_after_s: float | None = None) -> str:
+        """Run `streamlog mirror` for the target; return what it says, also if it was killed.
+
+        Raises:
+            RuntimeError: it has failed.
+        """
+        directory = self.directory / f"command-{self._commands}"
+        self._commands += 1
+        command = Command("mirror", *arguments, "--log", url(self.target), directory=directory)
+        code = await command.ended(killed_after_s or COMMAND_WITHIN_S)
+        if code is None:
+            command.send(signal.SIGKILL)
+            code = await command.ended(COMMAND_WITHIN_S)
+        if code and killed_after_s is None:
+            raise RuntimeError(f"mirror {' '.join(arguments)}: {code}, {command.output}")
+        return command.output
+
+
+def url(broker: BrokerProcess) -> str:
+    """Return the log of a cluster."""
+    return f"kafka://{broker.address}"
+
+
+@asynccontextmanager
+async def running(directory: Path, shim: Path, chance: Random) -> AsyncIterator[Places]:
+    """Run two clusters, whose app has not started yet."""
+    brokers = [
+        BrokerProcess(directory / name, shim, settings=BROKER) for name in ("source", "target")
+    ]
+    try:
+        await asyncio.gather(*(each.start() for each in brokers))
+        async with workers(directory) as at_work:
+            yield Places(directory, brokers, at_work, Feed(chance))
+    finally:
+        for each in brokers:
+            await each.kill()
+
+
+async def until_mirrored(log: Log) -> None:
+    """Wait until every mirror has had all of its source once."""
+    while True:
+        mirrors = (await log.admin().describe_mirrors()).mirrors
+        if mirrors and all(each.status == MirrorStatus.ACTIVE for each in mirrors):
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+async def live(places: Places, plan: Plan, promote: Sequence[str], outcome: Outcome) -> list[str]:
+    """Live one round; return what is wrong with the rows."""
+    feed, at_work = places.feed, places.workers
+    async with AsyncExitStack() as stack:
+        source = await stack.enter_async_context(Log.open(url(places.source)))
+        target = await stack.enter_async_context(Log.open(url(places.target)))
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        await feed.open_shop(source)
+        at_work.start(url(places.source), "source")
+        feeding = tasks.create_task(feed.run(source))
+        await until_at_work(source)
+        settings = [f"--set={name}={value}" for name, value in SLOW_LINK.items() if plan.is_slow]
+        await places.command(
+            "create", LINK, "--source", url(places.source), "--app", APP_ID, *settings
+        )
+        await until_mirrored(target)
+        await asyncio.sleep(plan.runs_s)
+        if plan.is_planned:
+            await at_work.end()
+            await places.command("promote", LINK, "--yes")
+        else:
+            await lose_source(places, plan)
+            await promoted(places, plan, promote)
+        await feeding
+        outcome.counts["orders of before"] += len(feed.acknowledged)
+        at_work.start(url(places.target), "target")
+        feeding = tasks.create_task(feed.run(target))
+        await asyncio.sleep(AFTER_S)
+        feed.stop()
+        await feeding
+        await feed.close_up(target)
+        told = await until_done(target, at_work)
+        lost = feed.acknowledged - await sent_numbers(target)
+        outcome.acknowledged += len(feed.acknowledged)
+        outcome.lost += len(lost)
+        if lost and plan.is_planned:
+            told.append(f"{len(lost)} acknowledged orders are lost by a planned move")
+    return told
+
+
+async def lose_source(places: Places, plan: Plan) -> None:
+    """Kill the source, and the workers with it."""
+    if plan.still_s:
+        places.target.send(signal.SIGSTOP)
+        await asyncio.sleep(plan.still_s)
+    await places.source.kill()
+    places.target.send(signal.SIGCONT)
+    await places.workers.end(signal.SIGKILL)
+    if plan.restarts_target:
+        await places.target.kill()
+        await places.target.start()
+
+
+async def promoted(places: Places, plan: Plan, promote: Sequence[str]) -> None:
+    """Promote; a command that was killed is run again."""
+    arguments = ("promote", LINK, *promote, "--yes")
+    if plan.kills_command_after_s is not None:
+        await places.command(*arguments, killed_after_s=plan.kills_command_after_s)
+    await places.command(*arguments)
+
+
+async def campaign(
+    directory: Path, plans: Sequence[Plan], promote: Sequence[str], seed: int
+) -> Outcome:
+    """Live all rounds."""
+    outcome = Outcome()
+    shim = build_shim(directory)
+    for number, plan in enumerate(plans):
+        place = directory / f"round-{number}"
+        async with running(place, shim, Random(f"{seed} {number}")) as places:
+            try:
+                async with asyncio.timeout(ROUND_S):
+                    told = await live(places, plan, promote, outcome)
+            except (RuntimeError, TimeoutError, ExceptionGroup) as error:
+                told = [f"{error!r}"]
+            if told:
+                outcome.logs = places.log_text()
+        outcome.rounds += 1
+        outcome.failed += bool(told)
+        outcome.violations += [f"round {number}, {plan.told()}: {each}" for each in told]
+        print(f"round {number}: {plan.told()}: {told[:2] or 'holds'}", flush=True)
+    return outcome
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the campaign; return 1 if a row is another one, or, without a cut, if none is."""
+    parser = argparse.ArgumentParser(prog="chaos.app_failover", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20, help="with a source that is lost")
+    parser.add_argument("--planned", type=int, default=0, help="so many planned moves before them")
+    parser.add_argument("--without-cut", action="store_true", help="rounds have to fail")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--report", type=Path, default=None, metavar="FILE")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.CRITICAL)  # Clients warn of everything that is done to them.
+    chance = Random(given.seed)
+    plans = [Plan.drawn(chance, is_planned=True) for _ in range(given.planned)]
+    plans += [Plan.drawn(chance, is_planned=False) for _ in range(given.rounds)]
+    promote = ("--now",) if given.without_cut else ("--now", "--app", APP_ID)
+    with tempfile.TemporaryDirectory(prefix="streamlog-app-") as directory:
+        outcome = asyncio.run(campaign(Path(directory), plans, promote, given.seed))
+    report = {**conditions({"seed": given.seed}), **vars(outcome), "promote": promote}
+    print(json.dumps({**report, "violations": len(outcome.violations)}, indent=2), flush=True)
+    if given.report is not None:
+        given.report.parent.mkdir(parents=True, exist_ok=True)
+        given.report.write_text(json.dumps(report, indent=2) + "\n")
+    return int(bool(outcome.failed) != given.without_cut)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

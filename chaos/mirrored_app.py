@@ -1,0 +1,112 @@
+"""The app of the failovers: windows before and behind a repartition, and a join with a table.
+
+Its rows follow from its input log alone, whatever workers, commits and moves there were, so that
+`app_rows` can say what they have to be. A worker is `streamlog -A chaos.mirrored_app worker`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from streamlog import App, Emit, Windowed, agg, tumbling
+
+APP_ID: Final = "shop"
+PARTITIONS: Final = 3
+WINDOW_MS: Final = 500
+VISIT_GRACE_MS: Final = 200
+"""Short, so that windows close while the app runs, and late records are dropped."""
+PRICE_GRACE_MS: Final = 2_000
+"""Longer than a task may take orders of a partition before prices that were written earlier."""
+
+
+@dataclass
+class Order:
+    """An order of a customer, who is its key."""
+
+    number: int
+    product: str
+    pieces: int
+    at_ms: int
+
+
+@dataclass
+class Price:
+    """What a piece of a product, its key, costs from a time on."""
+
+    cents: int
+    at_ms: int
+
+
+@dataclass
+class Sale:
+    """An order with the price that counted at its time; its key is the product."""
+
+    number: int
+    pieces: int
+    cents: int
+
+
+@dataclass
+class Visits:
+    """The orders of a customer in a window."""
+
+    orders: int
+    pieces: int
+
+
+@dataclass
+class Revenue:
+    """The sales of a product in a window."""
+
+    orders: int
+    cents: int
+
+
+def sale(order: Order, price: Price) -> Sale:
+    """Return an order with its price."""
+    return Sale(order.number, order.pieces, order.pieces * price.cents)
+
+
+app = App(APP_ID, commit_interval="100ms")
+orders = app.topic(
+    "orders", key=str, value=Order, partitions=PARTITIONS, timestamp=lambda each: each.at_ms
+)
+prices = app.topic(
+    "prices", key=str, value=Price, partitions=PARTITIONS, timestamp=lambda each: each.at_ms
+)
+sales = app.topic("sales", key=str, value=Sale, partitions=PARTITIONS)
+visits = app.topic("visits", key=Windowed[str], value=Visits, partitions=PARTITIONS)
+revenue = app.topic("revenue", key=Windowed[str], value=Revenue, partitions=PARTITIONS)
+
+# Final rows, in the order of the partition: a lost or repeated record changes one of them.
+(
+    app.stream(orders)
+    .group_by_key()
+    .windowed(tumbling(f"{WINDOW_MS}ms", grace=f"{VISIT_GRACE_MS}ms"))
+    .emit(Emit.CLOSE)
+    .agg(Visits, name="visits", orders=agg.count(), pieces=agg.sum(lambda order: order.pieces))
+    .changes()
+    .to(visits)
+)
+# Behind the repartition, the order of customers is open: rows of orders, and sums that change.
+sold = (
+    app.stream(orders)
+    .rekey(lambda _, order: order.product, name="by-product")
+    .join(
+        app.table(prices, name="price-list", history="1h"),
+        sale,
+        as_of=True,
+        grace=f"{PRICE_GRACE_MS}ms",
+        name="with-price",
+    )
+)
+sold.to(sales)
+(
+    sold.group_by_key()
+    .windowed(tumbling(f"{WINDOW_MS}ms", grace="10m"))
+    .emit(Emit.COMMIT)
+    .agg(Revenue, name="revenue", orders=agg.count(), cents=agg.sum(lambda row: row.cents))
+    .changes()
+    .to(revenue)
+)

@@ -1,0 +1,215 @@
+"""Shop: `mirrored_app` at work on one of two clusters, with its workers as processes and its feed.
+
+The feed writes numbered orders at a steady pace, and a price now and then. Its times are those of
+its numbers, so no clock of a broker or of a worker takes part in the rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from chaos.app_rows import CLOSING, Rows, differences, rows_for, rows_of
+from chaos.commands import OUTPUT, Command
+from chaos.mirrored_app import (
+    APP_ID,
+    PARTITIONS,
+    Order,
+    Price,
+    orders,
+    prices,
+    revenue,
+    sales,
+    visits,
+)
+from streamlog.client.admin import NewTopic
+from streamlog.client.producer import Producer
+from streamlog.client.producer.sender import RecordMetadata
+from streamlog.clock import SystemClock
+from streamlog.errors import StreamlogError
+from streamlog.log import Log
+
+WORKERS: Final = 2
+CUSTOMERS: Final = [f"customer-{number}" for number in range(20)]
+PRODUCTS: Final = [f"product-{number}" for number in range(9)]
+PACE_MS: Final = 10
+PRICE_EVERY: Final = 20
+CLOSING_MS: Final = 60_000
+"""So far ahead is the end of a feed: everything that waits for time comes out."""
+DELIVERY_TIMEOUT_MS: Final = 3_000
+REQUEST_TIMEOUT_MS: Final = 1_500
+LOOK_S: Final = 0.1
+ROWS_WITHIN_S: Final = 60.0
+STOP_WITHIN_S: Final = 30.0
+STILL: Final = {"mark.quiet.ms": "-1"}
+"""Time is that of the orders alone: no marks of the brokers, whose place depends on the clock."""
+
+
+class Feed:
+    """Writes orders and prices to one cluster after the other; each number is of one record."""
+
+    def __init__(self, chance: Random) -> None:
+        self.acknowledged: set[int] = set()
+        """The numbers of orders."""
+        self._chance = chance
+        self._began_ms = SystemClock().wall_ms()
+        self._number = 0
+        self._open: dict[int, tuple[str, str, Order | Price]] = {}
+        """What was sent and not acknowledged: topic, key and value."""
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Send nothing more; `run` ends when everything is known."""
+        self._stopping.set()
+
+    async def open_shop(self, log: Log) -> None:
+        """Create the topics, and give each product a price before all orders."""
+        names = [each.name for each in (orders, prices, sales, visits, revenue)]
+        wanted = [NewTopic(name, PARTITIONS, configs=STILL) for name in names]
+        await log.admin().create_topics(wanted)
+        async with log.producer() as producer:
+            for product in PRODUCTS:
+                await self._send(producer, prices.name, product, self._price(-1))
+            await producer.flush()
+
+    async def run(self, log: Log) -> None:
+        """Send what another cluster has not acknowledged, and then more, until something fails."""
+        self._stopping.clear()
+        try:
+            async with log.producer(
+                linger_ms=0,
+                delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+                request_timeout_ms=REQUEST_TIMEOUT_MS,
+            ) as producer:
+                for number in sorted(self._open):
+                    await self._tell(producer, number)
+                while not self._stopping.is_set():
+                    await self._next(producer)
+                    await asyncio.sleep(PACE_MS / 1000)
+        except StreamlogError:
+            return
+
+    async def close_up(self, log: Log) -> None:
+        """Let time go on in every partition, behind the repartition as well."""
+        at_ms = self._time(self._number) + CLOSING_MS
+        async with log.producer() as producer:
+            for partition in range(PARTITIONS):
+                for product in PRODUCTS:
+                    key, value = orders.encoded("nobody", Order(CLOSING, product, 0, at_ms))
+                    await producer.send(orders.name, value, key=key, partition=partition)
+            await producer.flush()
+
+    async def _next(self, producer: Producer) -> None:
+        number, product = self._number, self._chance.choice(PRODUCTS)
+        self._number += 1
+        if number % PRICE_EVERY:
+            customer, pieces = self._chance.choice(CUSTOMERS), self._chance.randint(1, 9)
+            order = Order(number, product, pieces, self._time(number))
+            self._open[number] = (orders.name, customer, order)
+        else:
+            self._open[number] = (prices.name, product, self._price(number))
+        await self._tell(producer, number)
+
+    async def _tell(self, producer: Producer, number: int) -> None:
+        topic, key, value = self._open[number]
+        delivery = await self._send(producer, topic, key, value)
+        delivery.add_done_callback(lambda done: self._note(number, done))
+        if topic == prices.name:
+            # No later order is in any log without it.
+            await delivery
+
+    @staticmethod
+    async def _send(
+        producer: Producer, topic: str, name: str, content: Order | Price
+    ) -> asyncio.Future[RecordMetadata]:
+        if isinstance(content, Order):
+            key, value = orders.encoded(name, content)
+        else:
+            key, value = prices.encoded(name, content)
+        return await producer.send(topic, value, key=key)
+
+    def _note(self, number: int, delivery: asyncio.Future[RecordMetadata]) -> None:
+        if delivery.cancelled() or delivery.exception() is not None:
+            self._stopping.set()
+        elif self._open.pop(number)[0] == orders.name:
+            self.acknowledged.add(number)
+
+    def _price(self, number: int) -> Price:
+        return Price(self._chance.randint(100, 999), self._time(number))
+
+    def _time(self, number: int) -> int:
+        return self._began_ms + number * PACE_MS
+
+
+class Workers:
+    """The processes of the app at one cluster."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running: list[Command] = []
+
+    def start(self, url: str, place: str) -> None:
+        """Start them; state and log lie in directories of the place."""
+        for number in range(WORKERS):
+            worker = ("-A", "chaos.mirrored_app", "worker", "--log", url)
+            directory = self._directory / f"{place}-worker-{number}"
+            self._running.append(Command(*worker, directory=directory))
+
+    def ended(self) -> list[int]:
+        """Return the exit codes of those that have ended by themselves."""
+        return [each.code for each in self._running if each.code is not None]
+
+    async def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End them: with SIGTERM they commit first."""
+        for each in self._running:
+            each.send(how)
+        for each in self._running:
+            if await each.ended(STOP_WITHIN_S) is None:
+                each.send(signal.SIGKILL)
+                await each.ended(STOP_WITHIN_S)
+        self._running.clear()
+
+    def log_text(self) -> str:
+        """Return the ends of their logs."""
+        files = sorted(self._directory.glob(f"*-worker-*/{OUTPUT}"))
+        return "\n".join(f"---- {each}\n{each.read_text()[-3_000:]}" for each in files)
+
+
+@asynccontextmanager
+async def workers(directory: Path) -> AsyncIterator[Workers]:
+    """Workers that do not outlive the block."""
+    made = Workers(directory)
+    try:
+        yield made
+    finally:
+        await made.end(signal.SIGKILL)
+
+
+async def until_at_work(log: Log) -> None:
+    """Wait until the app has committed positions."""
+    while not await log.admin().group_offsets(APP_ID):  # noqa: ASYNC110 - a broker does not tell
+        await asyncio.sleep(LOOK_S)
+
+
+async def until_done(log: Log, at_work: Workers) -> list[str]:
+    """Wait until the committed rows are those that the input demands; return what is different.
+
+    The workers are stopped in between, so that nothing comes afterwards.
+    """
+    wanted = await rows_for(log)
+    clock = SystemClock()
+    until_ms = clock.now_ms() + ROWS_WITHIN_S * 1000
+    found = Rows()
+    while clock.now_ms() < until_ms and not at_work.ended():
+        found = await rows_of(log)
+        if not differences(wanted, found):
+            break
+        await asyncio.sleep(LOOK_S)
+    told = [f"workers have ended with {codes}"] if (codes := at_work.ended()) else []
+    await at_work.end()
+    return told + differences(wanted, await rows_of(log))
