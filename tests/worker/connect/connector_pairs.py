@@ -24,6 +24,8 @@ from streamlog.connectors.tail import Tail
 
 Settings = Mapping[str, str]
 FLUSH = Flush(records=20, every="50ms")
+LAKE_FLUSH = Flush(records=1_000, every="50ms")
+"""A lake takes a second for a commit after some hundreds of them; rows come meanwhile."""
 TABLE = "numbers"
 
 
@@ -49,7 +51,7 @@ def _poll(given: Settings) -> Poll:
 
 def _iceberg(given: Settings) -> Iceberg:
     properties = {"type": "sql", "uri": given["catalog"], "warehouse": given["target"]}
-    return Iceberg(properties=properties, table="main.numbers", flush=FLUSH)
+    return Iceberg(properties=properties, table="main.numbers", flush=LAKE_FLUSH)
 
 
 def _kafka_sink(given: Settings) -> KafkaClusterSink:
@@ -84,7 +86,7 @@ SINKS: Mapping[str, Callable[[Settings], Sink[Any, Any]]] = {
     "SqlSink": lambda given: SqlSink(
         url=given["target"], table=TABLE, auto_create=True, flush=FLUSH
     ),
-    "Delta": lambda given: Delta(url=given["target"], flush=FLUSH),
+    "Delta": lambda given: Delta(url=given["target"], flush=LAKE_FLUSH),
     "Iceberg": _iceberg,
     "RedisSink": lambda given: RedisSink(
         url=given["target"], form="stream", key="out", flush=FLUSH
