@@ -1,7 +1,8 @@
 """Administrator: what people and the links' runners do to topics of two clusters.
 
 It creates topics and links, runs the shipped `plan_link`, promotes at once or without loss, fails
-back, adds partitions, pauses, deletes and creates anew, and orders unclean elections.
+back, takes promotions back, adds partitions, pauses, deletes and creates anew, and orders unclean
+elections.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from typing import TYPE_CHECKING
 from simulation.mirror.promotion import Promotion
 from streamlog.broker.mirroring.link_plan import LinkRules, plan_link
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
+from streamlog.broker.quorum.metadata.topic_seals import SealState
 from streamlog.protocol.messages.metadata_log import LinkSetting
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
+    AlterableSeal,
     AlterMirrorsRequest,
     AlterMirrorsResponse,
+    AlterSealsRequest,
     CreateLinkRequest,
     CreateMirrorsRequest,
     FailBackRequest,
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
 TOPIC = "t"
 ROUND_MS = 100
 UNCLEAN = 1
+TAKEN_BACK = 0.25
+"""How probable it is that an operator takes a promotion back instead of failing back."""
 OPERATORS = 2
 """How many operators promote at once; more would meet only what two meet."""
 
@@ -165,7 +171,10 @@ class Administrator:
         topic = world.sites[1].metadata.topic(TOPIC)
         if topic is not None and world.sites[0].metadata.topic(TOPIC) is not None:
             owner = world.owners[world.histories[topic.topic_id]]
-            self._follow(world.other(owner))
+            if chance.random() < TAKEN_BACK:
+                self._take_back(owner)
+            else:
+                self._follow(world.other(owner))
 
     def _is_mirror(self, site: Site) -> bool:
         topic = site.metadata.topic(TOPIC)
@@ -192,8 +201,22 @@ class Administrator:
         for number in topic.partitions:
             world.checker.on_promoted(site, (topic.topic_id, number), is_complete=is_complete)
 
-    def _follow(self, site: Site) -> None:
-        """Fail back: let a topic that this cluster had follow the other cluster."""
+    def _take_back(self, site: Site) -> None:
+        """Let the cluster that was promoted last follow the other one: it was a mistake."""
+        world, there = self._world, self._world.other(site)
+        if not self._follow(site):
+            return
+        world.count("promotions taken back")
+        opened = AlterableSeal(name=TOPIC, state=SealState.OPEN, is_forced=True)
+        there.ask(AlterSealsRequest(wall_ms=there.now_ms, topics=[opened]))
+        topic = there.metadata.topic(TOPIC)
+        if topic is not None:
+            world.owners[world.histories[topic.topic_id]] = there
+            for number in topic.partitions:
+                world.checker.on_taken_back(there, (topic.topic_id, number))
+
+    def _follow(self, site: Site) -> bool:
+        """Fail back: let a topic that this cluster had follow the other cluster, if it can."""
         world = self._world
         self._link(site)
         plan = plan_link(self._rules(site), world.other(site).facts(), (), cluster_id=site.name)
@@ -203,6 +226,7 @@ class Administrator:
         )
         world.count("fail backs" if is_done else "refused fail backs")
         world.tell(f"{site.name} follows: {is_done}")
+        return is_done
 
     def _grow(self, site: Site) -> None:
         topic = site.metadata.topic(TOPIC)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulation.isr.disk import Entry
+from streamlog.broker.quorum.metadata.mirror_topics import ERA_BITS
 from streamlog.broker.replication.replica_state import NO_LEADER
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class MirrorChecker:
         self._world = world
         self._written: dict[tuple[Log, int, int], tuple[Entry, Entry | None]] = {}
         self._was_committed: set[tuple[Log, int, int]] = set()
-        self._promoted: dict[Log, list[tuple[int, int]]] = {}
+        self._promoted: dict[tuple[str, Log], tuple[int, int]] = {}
+        """The era that each cluster's last promotion began, and where it began."""
         self._moved: dict[Log, tuple[Site, dict[int, Entry]]] = {}
         """The cluster that led a log before its last promotion, if it was one without loss, and
         what was committed in the other one then."""
@@ -111,11 +113,19 @@ class MirrorChecker:
         is_behind = offset > replica.disk.end
         if lost and not is_ordered and not is_behind:
             self.violate("M2", f"{replica.broker.address} cuts committed {min(lost)} by itself")
-        newest = max((each.epoch for each in replica.disk.entries), default=-1)
-        for era, end in self._promoted.get(self.log_of(replica.place), ()):
-            if not is_behind and newest >= era and offset < end:
-                self.violate("M3", f"{replica.broker.address} cuts at {offset}, era from {end} on")
+        self._check_era(replica, offset, is_behind=is_behind)
         self.committed[key] = {p: each for p, each in committed.items() if p < offset}
+
+    def _check_era(self, replica: SiteReplica, offset: int, *, is_behind: bool) -> None:
+        """Check that what the source was promoted with stays, once its era has begun here."""
+        source = None if replica.replica.state is None else replica.replica.state.mirror_of
+        if source is None or is_behind:
+            return
+        there = self._world.source_of(replica.site, source.link_id)
+        era, end = self._promoted.get((there.name, self.log_of(replica.place)), (0, 0))
+        epochs = {each.epoch for each in replica.disk.entries}
+        if offset < end and any(era <= each < era + (1 << ERA_BITS) for each in epochs):
+            self.violate("M3", f"{replica.broker.address} cuts at {offset}, era from {end} on")
 
     def on_acknowledged(self, replica: SiteReplica, offset: int, entry: Entry) -> None:
         """A producer is told that its record is safe."""
@@ -179,9 +189,8 @@ class MirrorChecker:
             acknowledged = self.acknowledged.get(log, {})
             self.acknowledged[log] = {p: e for p, e in acknowledged.items() if p < min(lost)}
             # What the owner has lost itself does not bind the clusters that follow it.
-            self._promoted[log] = [
-                (era, min(end, *lost)) for era, end in self._promoted.get(log, ())
-            ]
+            era, end = self._promoted.get((site.name, log), (0, 0))
+            self._promoted[site.name, log] = era, min(end, *lost)
 
     def on_promoted(self, site: Site, place: Place, *, is_complete: bool) -> None:
         """A cluster's topic was promoted: what is committed there is what counts."""
@@ -198,8 +207,13 @@ class MirrorChecker:
             self._moved[log] = self._world.other(site), {**committed}
         partition = site.metadata.partition(*place)
         if partition is not None and committed:
-            era = partition.leader_epoch, max(committed) + 1
-            self._promoted.setdefault(log, []).append(era)
+            self._promoted[site.name, log] = partition.leader_epoch, max(committed) + 1
+
+    def on_taken_back(self, site: Site, place: Place) -> None:
+        """A promotion was taken back: what is committed in the other cluster, `site`, counts."""
+        log = self.log_of(place)
+        self.acknowledged[log] = {**self.committed.get((site.name, place), {})}
+        self._moved.pop(log, None)
 
     def at_end(self) -> None:
         """Compare all logs, which are at rest."""

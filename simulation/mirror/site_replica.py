@@ -289,6 +289,10 @@ class SiteReplica:
             return None
         if offset < log.start_offset:
             return ReplicaError(ErrorCode.OFFSET_OUT_OF_RANGE, log.start_offset)
+        newest = log.last_epoch if self.replica.mirror is not None else self.replica.leader.epoch
+        if last_epoch > newest:
+            # An epoch that it does not know: so answer `LeaderEpochHistory` and Kafka's brokers.
+            return ReplicaError(ErrorCode.OFFSET_OUT_OF_RANGE, log.start_offset)
         if last_epoch != NO_EPOCH:
             epoch, end_offset = log.end_of(last_epoch)
             if epoch < last_epoch or end_offset < offset:

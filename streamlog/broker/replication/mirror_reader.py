@@ -15,6 +15,8 @@ Rules of this module:
   source loses committed records only by an unclean election.
 - Nothing is cut below `floor`, where the era of the source begins: those records are older than the
   source's leadership, so a source that lacks them has lost them.
+- Records from `ceiling_epoch` on are cut, although the source tells no end of theirs: it counts in
+  lower epochs, and refuses to compare with one that it does not know.
 
 Not done here: the commit of what is copied (`leader_replica`), requests to the source.
 """
@@ -174,6 +176,7 @@ class MirrorReader:
         log: the offsets of the log, which the leader and the shell change too.
         may_cut: whether the controller has begun this epoch for a cut.
         floor: the offset below which nothing is cut.
+        ceiling_epoch: the leader epoch from which on no record is the source's.
         keeps_cut: whether records have to be kept in a file before they are cut.
         is_compared: whether the log is known to be the source's up to its end, or to a divergence
             that the source tells of.
@@ -186,6 +189,7 @@ class MirrorReader:
         *,
         may_cut: bool = False,
         floor: int = 0,
+        ceiling_epoch: int = NO_EPOCH,
         keeps_cut: bool = False,
         is_compared: bool = True,
     ) -> None:
@@ -198,6 +202,7 @@ class MirrorReader:
         self._log = log
         self._may_cut = may_cut
         self._floor = floor
+        self._ceiling_epoch = ceiling_epoch
         self._number = 0
         self._open: SourceFetch | None = None
         self._keeps_cut = keeps_cut
@@ -244,6 +249,8 @@ class MirrorReader:
         """
         if not self._take(number):
             return []
+        if (strays := self._strays()) is not None:
+            return self._permitted(strays) or self._cut(strays)
         log = self._log
         self.source_end = high_watermark
         # Also where it starts just here: 1. The source has lost 30 and 31 and has others in their
@@ -291,8 +298,12 @@ class MirrorReader:
         return self._permitted(offset) or self._cut(offset)
 
     def on_out_of_range(self, number: int) -> list[MirrorEffect]:
-        """Handle the refusal of an offset that the source does not have: ask what it has."""
-        return [AskEnds()] if self._take(number) else []
+        """Handle the refusal of an offset, or of a leader epoch, that the source does not have."""
+        if not self._take(number):
+            return []
+        if (strays := self._strays()) is not None:
+            return self._permitted(strays) or self._cut(strays)
+        return [AskEnds()]
 
     def on_ends(self, start: int, end: int) -> list[MirrorEffect]:
         """Handle the offsets at which the source's log starts and ends."""
@@ -318,6 +329,14 @@ class MirrorReader:
             return False
         self._open = None
         return fetch.offset == self._log.end_offset
+
+    def _strays(self) -> int | None:
+        """Return where records begin that the source has not, by their epochs; None without any."""
+        log = self._log
+        if self._ceiling_epoch == NO_EPOCH or log.last_epoch < self._ceiling_epoch:
+            return None
+        start = log.epochs.start_after(self._ceiling_epoch - 1)
+        return None if start is None else max(start, log.start_offset)
 
     def _permitted(self, offset: int) -> list[MirrorEffect]:
         """Return what has to come before a cut at `offset`; nothing if it may happen now."""

@@ -172,16 +172,25 @@ class Replica:
 
     def _reader(self, leader: Leader, state: ReplicaState, source: MirrorOf) -> MirrorReader:
         # Before the first batch of the source's era is copied, there is nothing to protect.
-        floor_epoch = source.floor_epoch
-        start = None if floor_epoch == NO_EPOCH else self.log.epochs.start_after(floor_epoch - 1)
+        start, strays = map(self._start_of, (source.floor_epoch, source.ceiling_epoch))
+        # 1. `b` is promoted at epoch 10, and `a`, which follows it, at 20. 2. `a` is to follow `b`
+        # again, and has no record of 10. 3. Its first record from epoch 10 on is of 20: it is to
+        # be cut, and protects nothing.
+        if start == strays:
+            start = None
         return MirrorReader(
             leader,
             self.log,
             may_cut=state.last_unclean_epoch == state.leader_epoch,
             floor=0 if start is None else start,
+            ceiling_epoch=source.ceiling_epoch,
             keeps_cut=self._keeps_cut,
-            is_compared=floor_epoch == NO_EPOCH or start is not None,
+            is_compared=strays is None and (source.floor_epoch == NO_EPOCH or start is not None),
         )
+
+    def _start_of(self, epoch: int) -> int | None:
+        """Return where the records of a leader epoch and later ones begin; None without one."""
+        return None if epoch == NO_EPOCH else self.log.epochs.start_after(epoch - 1)
 
     def _follow(self, state: ReplicaState) -> list[Effect]:
         effects = self._leave()

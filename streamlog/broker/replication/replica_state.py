@@ -33,6 +33,8 @@ class MirrorOf(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: bytes
     floor_epoch: int = NO_EPOCH
     """The first leader epoch of the source's era: nothing is cut before it once it is copied."""
+    ceiling_epoch: int = NO_EPOCH
+    """The source has no record of this leader epoch or a later one, whatever the log here has."""
 
 
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):

@@ -278,6 +278,8 @@ class MirrorTopicRecord(Message, versions="0", flexible_from=0):
     eras: list[MirrorEra] = array(MirrorEra, "0+")
     # The number of the last promotion without loss that was begun.
     attempt: int = int64("0+", default=0)
+    # Eras whose records the log here may have, and the source has not.
+    strays: list[MirrorEra] = array(MirrorEra, "0+", tag=0)
 
 
 class TopicSealRecord(Message, versions="0", flexible_from=0):

@@ -239,6 +239,9 @@ def _remove_link(draw: st.DrawFn, image: ClusterMetadata) -> MetadataRecord | No
     return RemoveMirrorLinkRecord(link_id=draw(st.sampled_from(links))) if links else None
 
 
+STRAYS = st.lists(st.integers(0, 2**31 - 1), max_size=2)
+
+
 def _put_mirror(draw: st.DrawFn, image: ClusterMetadata) -> MetadataRecord | None:
     topic = _some_topic(draw, image)
     if topic is None:
@@ -253,6 +256,7 @@ def _put_mirror(draw: st.DrawFn, image: ClusterMetadata) -> MetadataRecord | Non
         since_ms=draw(st.integers(0, 2**40)),
         eras=[MirrorEra(cluster_id="other", leader_epoch=0)],
         attempt=draw(st.integers(0, 2**40)),
+        strays=[MirrorEra(cluster_id="here", leader_epoch=each) for each in draw(STRAYS)],
     )
 
 

@@ -37,8 +37,8 @@ from streamlog.broker.quorum.metadata.mirror_topics import (
     MirrorState,
     MirrorTopic,
     are_ambiguous,
-    are_newer,
     next_era_epoch,
+    strays_of,
 )
 from streamlog.broker.quorum.metadata.topic_seals import SealState
 from streamlog.errors import ConfigError, LogError, TopicExists, UnknownTopicOrPartition
@@ -276,8 +276,9 @@ class MirrorControl:
                 f"{asked.name} exists already: let it follow the source by `streamlog mirror"
                 f" fail-back {link.name}`, or mirror with a prefix"
             )
-        self._check_follows(found, known, mirror, asked.num_partitions)
-        yield mirror.record()
+        ours = self._eras_of(found, known)
+        self._check_follows(found, ours, mirror, asked.num_partitions)
+        yield replace(mirror, strays=strays_of(ours, mirror.eras)).record()
         # Its seal ends: it takes no records as a mirror, and all of them once it is promoted.
         seal = self._context.metadata.seals.get(found.topic_id)
         if seal is not None and seal.is_closed:
@@ -300,17 +301,20 @@ class MirrorControl:
                 CreatePartitionsTopic(name=topic.name, count=partitions, assignments=None)
             )
 
+    def _eras_of(self, topic: TopicRegistration, known: MirrorTopic | None) -> tuple[LogEra, ...]:
+        """Return all eras of which a topic here may have records, the first one first."""
+        if known is None:
+            return (LogEra(self._context.cluster_id, 0, topic.topic_id),)
+        return known.all_eras
+
     def _check_follows(
         self,
         topic: TopicRegistration,
-        known: MirrorTopic | None,
+        ours: tuple[LogEra, ...],
         mirror: MirrorTopic,
         partitions: int,
     ) -> None:
         """Check that a topic of this cluster can follow a source (fail back)."""
-        context = self._context
-        own = LogEra(context.cluster_id, 0, topic.topic_id)
-        ours = (own,) if known is None else known.eras
         # Logs that began as one topic share their first era. Without that, equal epochs would be
         # taken for equal records, and the cut would be anywhere.
         if ours[0] != mirror.eras[0]:
@@ -324,12 +328,6 @@ class MirrorControl:
             raise TopicExists(
                 f"{topic.name} was promoted here and elsewhere at the same leader epoch, so that"
                 " it can't be told where the logs part: delete it, and mirror it anew"
-            )
-        if are_newer(ours, mirror.eras):
-            raise TopicExists(
-                f"{topic.name} was promoted here at a later leader epoch than any at the source,"
-                " which can't tell where the logs part: delete it here and mirror it anew, or let"
-                " the other cluster follow this one"
             )
         if len(topic.partitions) != partitions:
             raise error_for(
@@ -407,7 +405,7 @@ class MirrorControl:
         # It also comes after the source's eras, even if nothing of them has been copied yet.
         newest = max(
             *(each.leader_epoch for each in topic.partitions.values()),
-            *(each.leader_epoch for each in mirror.eras),
+            *(each.leader_epoch for each in mirror.all_eras),
         )
         epoch = next_era_epoch(newest, context.chance)
         if epoch > LEADER_EPOCH_MAX:
@@ -421,7 +419,7 @@ class MirrorControl:
         is_shared = topic.topic_id == mirror.source_topic_id
         era_id = context.chance.randbytes(_ID_BYTES) if is_shared else topic.topic_id
         era = LogEra(context.cluster_id, epoch, era_id)
-        yield replace(after, eras=(*mirror.eras, era)).record()
+        yield replace(after, eras=(*mirror.all_eras, era), strays=()).record()
         # Leaders stop copying when they hear of the epoch; a fetch that is on its way then belongs
         # to the former one, and its answer is dropped.
         for record in new_epochs(topic, epoch):

@@ -13,8 +13,13 @@ its epochs by itself:
    so `a` cuts its log where its epoch 5 ended, or where that of `b` did, if that is earlier.
 
 An era begins at a random distance from the one before. Two mirrors of `a` that were both promoted
-therefore count in different epochs, too, and the one in the lower epochs can follow the other. In
-the one case in 512 in which they don't, `are_ambiguous` tells.
+therefore count in different epochs, too, and either can follow the other. In the one case in 512 in
+which they don't, `are_ambiguous` tells.
+
+A topic that follows a source takes the source's eras. Those of its own that the source has not are
+its *strays*. They tell what has to go where the source is in lower epochs, and can't tell by itself
+where the logs part, as `b` in 4. if it were to follow `a`. Promoted, it has them all again: no one
+knows whether each partition was cut by then.
 """
 
 from __future__ import annotations
@@ -131,6 +136,8 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
     """When the state began, in ms since 1970."""
     eras: tuple[LogEra, ...] = ()
     """Those of the source; ascending, and the first one begins at epoch 0."""
+    strays: tuple[LogEra, ...] = ()
+    """Eras of which the log here may have records, and the source has none."""
     attempt: int = 0
     """The number of the last promotion without loss that was begun. Only that one may still end:
     requests of an earlier one may be on their way when an operator has begun anew."""
@@ -155,11 +162,25 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
             topic=self.source_topic,
             topic_id=self.source_topic_id,
             floor_epoch=self.eras[-1].leader_epoch if len(self.eras) > 1 else NO_EPOCH,
+            ceiling_epoch=self._ceiling_epoch,
         )
+
+    @property
+    def _ceiling_epoch(self) -> int:
+        # A stray below the source's era needs no ceiling: the source is asked about a leader epoch
+        # that is below its own, and tells where the logs part.
+        newest = self.eras[-1].leader_epoch if self.eras else 0
+        above = [each.leader_epoch for each in self.strays if each.leader_epoch > newest]
+        return min(above, default=NO_EPOCH)
+
+    @property
+    def all_eras(self) -> tuple[LogEra, ...]:
+        """All eras of which the log here may have records; ascending, the first one first."""
+        return tuple(sorted({*self.eras, *self.strays}, key=lambda each: each.leader_epoch))
 
     def was_led_by(self, cluster_id: str) -> bool:
         """Whether a cluster has led the topic before the source does now."""
-        return any(each.cluster_id == cluster_id for each in self.eras[:-1])
+        return any(each.cluster_id == cluster_id for each in (*self.eras[:-1], *self.strays))
 
     def record(self) -> MirrorTopicRecord:
         """Return the topic's state as a record."""
@@ -173,6 +194,7 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
             since_ms=self.since_ms,
             eras=[each.field() for each in self.eras],
             attempt=self.attempt,
+            strays=[each.field() for each in self.strays],
         )
 
     @classmethod
@@ -192,6 +214,7 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
             since_ms=record.since_ms,
             eras=tuple(map(LogEra.of_field, record.eras)),
             attempt=record.attempt,
+            strays=tuple(map(LogEra.of_field, record.strays)),
         )
 
 
@@ -212,10 +235,6 @@ def are_ambiguous(ours: Sequence[LogEra], source: Sequence[LogEra]) -> bool:
     return any(each.leader_epoch in own for each in source if each not in shared)
 
 
-def are_newer(ours: Sequence[LogEra], source: Sequence[LogEra]) -> bool:
-    """Return whether this cluster was promoted at leader epochs above all that the source has.
-
-    The source then knows nothing of the epoch of our last records, and its answer to a fetch does
-    not tell where the logs part.
-    """
-    return any(each not in source and each.leader_epoch > source[-1].leader_epoch for each in ours)
+def strays_of(ours: Sequence[LogEra], source: Sequence[LogEra]) -> tuple[LogEra, ...]:
+    """Return the eras of this cluster's log that the source's has not."""
+    return tuple(each for each in ours if each not in source)

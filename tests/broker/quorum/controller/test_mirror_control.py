@@ -285,11 +285,34 @@ def test_histories_that_epochs_cannot_tell_apart_are_refused(cluster: Deciding) 
         mirror(cluster, sibling, eras=two, follows="west").error_message or ""
     )
     later = (first, LogEra("third", own.leader_epoch + (1 << ERA_BITS)))
-    lower = mirror(cluster, sibling, eras=(first, below), follows="west")
-    assert "delete it here and mirror it anew" in (lower.error_message or "")
-    taken_back = mirror(cluster, sibling, eras=(first,), follows="west")
-    assert "delete it here and mirror it anew" in (taken_back.error_message or "")
     assert mirror(cluster, sibling, eras=later, follows="west").error_code == 0
+
+
+def test_a_promotion_is_taken_back_and_what_was_written_since_is_a_stray(
+    cluster: Deciding,
+) -> None:
+    """The source counts in lower epochs: it can't tell where this log parts from its own."""
+    mirror(cluster, link(cluster).link_id)
+    alter(cluster, MirrorState.PROMOTED)
+    first, own = state(cluster)[1]
+    assert mirror(cluster, b"", eras=(first,), follows="east").error_code == 0
+    (found,) = cluster.metadata.mirrors.values()
+    assert (found.eras, found.strays) == ((first,), (own,))
+    assert found.mirror_of is not None
+    assert found.mirror_of.ceiling_epoch == own.leader_epoch
+    # What is cut may be this cluster's own, which is kept in a file then.
+    assert found.was_led_by(CLUSTER_ID)
+    # Whether each partition was cut by then is not known.
+    alter(cluster, MirrorState.PROMOTED)
+    assert state(cluster)[1][:-1] == (first, own)
+    assert epochs(cluster)[0] > own.leader_epoch
+    # The stray is below the source's era, which therefore tells where the logs part.
+    later = (first, LogEra("other", epochs(cluster)[0] + (1 << ERA_BITS)))
+    assert mirror(cluster, b"", eras=later, follows="east").error_code == 0
+    (found,) = cluster.metadata.mirrors.values()
+    assert len(found.strays) == 2
+    assert found.mirror_of is not None
+    assert found.mirror_of.ceiling_epoch == -1
 
 
 def test_a_leader_gets_an_epoch_for_higher_batches_or_for_a_cut(cluster: Deciding) -> None:
