@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -188,6 +188,9 @@ registry-kills: $(VENV)/.dev ## the primary of the schema registry is killed KIL
 
 chaos-mirror: $(VENV)/.dev ## two brokers as processes that mirror each other: the source, the target or the operator's command is killed before, during or after each request of a promotion without loss and of the fail back, ROUNDS=200 times under a producer and a group (SEED=n); JSON in build/chaos-mirror.json
 	@$(BIN)/python -m chaos.mirror_kills --rounds $(or $(ROUNDS),200) $(if $(SEED),--seed $(SEED)) --report build/chaos-mirror.json
+
+chaos-mirror-faults: $(VENV)/.dev ## two brokers as processes that mirror each other under a producer and a group: the link is cut, a cluster is lost, the clocks are apart, ROUNDS=20 times each (KINDS="link-cut lost-cluster clocks-apart", SEED=n); JSON in build/chaos-mirror-faults.json
+	@$(BIN)/python -m chaos.mirror_faults $(KINDS) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) --report build/chaos-mirror-faults.json
 
 chaos-mirror-app: $(VENV)/.dev ## an app with windows and a join moves to another cluster, PLANNED=5 times without loss while its feed writes; its rows are compared with those that its input demands, computed without the engine (SEED=n); JSON in build/chaos-mirror-app.json
 	@$(BIN)/python -m chaos.app_failover --planned $(or $(PLANNED),5) --rounds $(or $(ROUNDS),0) $(if $(SEED),--seed $(SEED)) --report build/chaos-mirror-app.json $(ARGS)

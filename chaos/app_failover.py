@@ -3,9 +3,9 @@
 Each round has two clusters of one broker, a link with `--app`, a feed of numbered orders and two
 workers as processes. In a planned round the workers stop, the app is promoted without loss while
 the feed writes, and the workers start at the target. In the others the source gets SIGKILL at a
-random moment. Before that the target may stand still, as if the link were cut, and the link may
-fetch little at once, so that partitions are copied unequally far. The target may be killed, too,
-and so may the command that promotes, which is run again. The feed then continues at the target.
+random moment. Before that the target may stand still, as if the link were cut, and some topics may
+be copied less far than others. The target may be killed, too, and so may the command that promotes,
+which is run again. The feed then continues at the target.
 
 The committed rows of all output topics have to be those that `app_rows` computes from the input
 log of the target: those of one uninterrupted run. `--without-cut` promotes by plain `--now`, and
@@ -45,11 +45,11 @@ LOOK_S: Final = 0.05
 RUNS_S: Final = (0.5, 3.0)
 """How long the app runs once it is mirrored."""
 STILL_S: Final = (0.0, 0.5)
+LAGS_S: Final = (0.2, 2.0)
 COMMAND_S: Final = (0.3, 2.0)
 """How long a command runs that is killed."""
 AFTER_S: Final = 1.0
 """How long the feed continues at the target."""
-SLOW_LINK: Final = {"fetch.max.bytes": "2048", "max.partition.fetch.bytes": "1024"}
 COMMAND_WITHIN_S: Final = 60.0
 LOG_TOLD: Final = 2_000
 
@@ -62,8 +62,8 @@ class Plan:
     runs_s: float
     still_s: float = 0.0
     """How long the target stands still before the source is killed; 0: not at all."""
-    is_slow: bool = False
-    """Whether the link fetches little at once."""
+    lags_s: float = 0.0
+    """For so long some topics are not copied any more when the source is killed."""
     restarts_target: bool = False
     kills_command_after_s: float | None = None
 
@@ -77,7 +77,7 @@ class Plan:
             is_planned=False,
             runs_s=runs_s,
             still_s=chance.choice([0.0, chance.uniform(*STILL_S)]),
-            is_slow=chance.random() < 0.5,
+            lags_s=chance.choice([0.0, chance.uniform(*LAGS_S)]),
             restarts_target=chance.random() < 0.3,
             kills_command_after_s=chance.uniform(*COMMAND_S) if chance.random() < 0.3 else None,
         )
@@ -181,16 +181,14 @@ async def live(places: Places, plan: Plan, promote: Sequence[str], outcome: Outc
         at_work.start(url(places.source), "source")
         feeding = tasks.create_task(feed.run(source))
         await until_at_work(source)
-        settings = [f"--set={name}={value}" for name, value in SLOW_LINK.items() if plan.is_slow]
-        await places.command(
-            "create", LINK, "--source", url(places.source), "--app", APP_ID, *settings
-        )
+        await places.command("create", LINK, "--source", url(places.source), "--app", APP_ID)
         await until_mirrored(target)
         await asyncio.sleep(plan.runs_s)
         if plan.is_planned:
             await at_work.end()
             await places.command("promote", LINK, "--yes")
         else:
+            await fall_behind(target, plan, feed.chance)
             await lose_source(places, plan)
             await promoted(places, plan, promote)
         await feeding
@@ -208,6 +206,14 @@ async def live(places: Places, plan: Plan, promote: Sequence[str], outcome: Outc
         if lost and plan.is_planned:
             told.append(f"{len(lost)} acknowledged orders are lost by a planned move")
     return told
+
+
+async def fall_behind(target: Log, plan: Plan, chance: Random) -> None:
+    """Stop copying some topics, as if their leaders at the target were gone."""
+    if plan.lags_s:
+        names = sorted(each.name for each in (await target.admin().describe_mirrors()).mirrors)
+        await target.admin().pause_mirrors(chance.sample(names, chance.randint(1, len(names) - 1)))
+        await asyncio.sleep(plan.lags_s)
 
 
 async def lose_source(places: Places, plan: Plan) -> None:

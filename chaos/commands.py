@@ -36,6 +36,8 @@ class Command:
 
     def __init__(self, *arguments: str, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        # It may be killed before it has said anything.
+        (directory / OUTPUT).touch()
         self._directory = directory
         self._process: BaseProcess = _context.Process(target=_run, args=(arguments, str(directory)))
         self._process.start()

@@ -29,7 +29,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,6 +57,7 @@ VICTIMS = ("source", "target", "operator")
 DOWN_S = 0.3
 """How long a killed broker is away."""
 ROUND_S = 120
+DELIVERY_TIMEOUT_MS = 60_000
 LINK = {"refresh.topics.interval.ms": "100", "groups": "readers", "topics": ".*"}
 PATIENCE = PromotionPatience(timeout_ms=60_000)
 
@@ -170,13 +171,23 @@ class Pair:
         await process.start()
 
 
-async def write(pair: Pair, topic: str, stop: asyncio.Event, acknowledged: set[bytes]) -> None:
+async def write(
+    pair: Pair,
+    topic: str,
+    stop: asyncio.Event,
+    acknowledged: set[bytes],
+    *,
+    delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS,
+) -> None:
     """Write where records are taken, and note what was acknowledged."""
+    request_timeout_ms = delivery_timeout_ms // 2
     logs = itertools.cycle((pair.source, pair.target))
     numbers = itertools.count()
     while not stop.is_set():
         with suppress(StreamlogError):
-            async with next(logs).producer() as producer:
+            async with next(logs).producer(
+                delivery_timeout_ms=delivery_timeout_ms, request_timeout_ms=request_timeout_ms
+            ) as producer:
                 while not stop.is_set():
                     value = str(next(numbers)).encode()
                     await (await producer.send(topic, value, partition=0))
@@ -286,35 +297,34 @@ def processes(directory: Path) -> Iterator[list[BrokerProcess]]:
 
 
 @asynccontextmanager
-async def linked(directory: Path) -> AsyncIterator[Pair]:
-    """Two brokers that mirror each other."""
-    with processes(directory) as both:
+async def linked(both: Sequence[BrokerProcess]) -> AsyncIterator[Pair]:
+    """Run two brokers that mirror each other."""
+    try:
         for each in both:
             await each.start()
-        try:
-            async with (
-                Log.open(f"kafka://{both[0].address}") as source,
-                Log.open(f"kafka://{both[1].address}") as target,
+        async with (
+            Log.open(f"kafka://{both[0].address}") as source,
+            Log.open(f"kafka://{both[1].address}") as target,
+        ):
+            for log, name, other, address in (
+                (target, "east", source, both[0].address),
+                (source, "back", target, both[1].address),
             ):
-                for log, name, other, address in (
-                    (target, "east", source, both[0].address),
-                    (source, "back", target, both[1].address),
-                ):
-                    settings = {**LINK, "bootstrap.servers": address}
-                    await log.admin().create_link(
-                        name, settings, source_cluster_id=other.cluster_id
-                    )
-                async with asyncio.TaskGroup() as group:
-                    yield Pair(both, (source, target), group)
-        finally:
-            for each in both:
-                await each.stop()
+                settings = {**LINK, "bootstrap.servers": address}
+                await log.admin().create_link(name, settings, source_cluster_id=other.cluster_id)
+            async with asyncio.TaskGroup() as group:
+                yield Pair(both, (source, target), group)
+    finally:
+        for each in both:
+            await each.stop()
 
 
 async def campaign(directory: Path, blows: Sequence[Blow]) -> Outcome:
     """Live all rounds, until something is violated."""
     outcome = Outcome()
-    async with linked(directory) as pair:
+    async with AsyncExitStack() as stack:
+        both = stack.enter_context(processes(directory))
+        pair = await stack.enter_async_context(linked(both))
         for number, blow in enumerate(blows):
             try:
                 async with asyncio.timeout(ROUND_S):

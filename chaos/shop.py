@@ -56,7 +56,7 @@ class Feed:
     def __init__(self, chance: Random) -> None:
         self.acknowledged: set[int] = set()
         """The numbers of orders."""
-        self._chance = chance
+        self.chance = chance
         self._began_ms = SystemClock().wall_ms()
         self._number = 0
         self._open: dict[int, tuple[str, str, Order | Price]] = {}
@@ -105,10 +105,10 @@ class Feed:
             await producer.flush()
 
     async def _next(self, producer: Producer) -> None:
-        number, product = self._number, self._chance.choice(PRODUCTS)
+        number, product = self._number, self.chance.choice(PRODUCTS)
         self._number += 1
         if number % PRICE_EVERY:
-            customer, pieces = self._chance.choice(CUSTOMERS), self._chance.randint(1, 9)
+            customer, pieces = self.chance.choice(CUSTOMERS), self.chance.randint(1, 9)
             order = Order(number, product, pieces, self._time(number))
             self._open[number] = (orders.name, customer, order)
         else:
@@ -140,7 +140,7 @@ class Feed:
             self.acknowledged.add(number)
 
     def _price(self, number: int) -> Price:
-        return Price(self._chance.randint(100, 999), self._time(number))
+        return Price(self.chance.randint(100, 999), self._time(number))
 
     def _time(self, number: int) -> int:
         return self._began_ms + number * PACE_MS
