@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 State = dict[str, Any]
+RESTART = "restart-connector-"
 
 
 class Account:
@@ -55,6 +56,12 @@ class Account:
             case _:
                 self._apply_report(call, name, asked)
 
+    def _apply_strange(self, *, topic: str, key: str, value: str, **_: str) -> None:
+        """Apply a record that no side writes: most mean nothing."""
+        # The fields of a restart have defaults, so any object asks for one.
+        if topic == "config" and key.startswith(RESTART) and value.endswith("}"):
+            self.restarts.append([key.removeprefix(RESTART), False, False])
+
     def _apply_report(self, call: str, name: str, asked: Mapping[str, Any]) -> None:
         match call:
             case "status":
@@ -65,6 +72,8 @@ class Account:
                 self.topics[name].pop(asked["topic"], None)
             case "offset":
                 self.offsets[name][canonical(asked["part"])] = asked["offset"]
+            case "strange":
+                self._apply_strange(**asked)
             case _:
                 pass
 
