@@ -166,8 +166,8 @@ oracle-connect-storage: $(VENV)/.dev ## Connect's three topics, written and read
 oracle-mirror: $(VENV)/.dev ## random histories of topics, transactions and groups at Apache Kafka that brokers of ours mirror, both sides killed on the way: librdkafka reads each side alike, `verify` finds no difference, and the promoted topics go on (HISTORIES=3, ACTS=100, SEED=n; ARGS="--source ours --brokers 3": clusters of three on both sides); needs Maven and a JDK
 	@$(BIN)/python -m tests.oracle.mirror --histories $(or $(HISTORIES),3) --acts $(or $(ACTS),100) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-oracle-mirror-to-kafka: $(VENV)/.dev ## random histories from a broker of ours to a real Apache Kafka, by our mirror, whose worker is killed KILLS=5 times, and by MirrorMaker 2: records in order, and positions as Kafka's RemoteClusterUtils translates them (HISTORIES=1, SEED=n); needs Maven and a JDK
-	@$(BIN)/python -m tests.oracle.mirror_to_kafka --histories $(or $(HISTORIES),1) --kills $(or $(KILLS),5) $(if $(SEED),--seed $(SEED))
+oracle-mirror-to-kafka: $(VENV)/.dev ## random histories from a broker of ours to a real Apache Kafka, by our mirror, whose worker is killed KILLS=5 times and whose target STRIKES=3 times, and by MirrorMaker 2: records in order, and positions as Kafka's RemoteClusterUtils translates them (HISTORIES=1, SEED=n); needs Maven and a JDK
+	@$(BIN)/python -m tests.oracle.mirror_to_kafka --histories $(or $(HISTORIES),1) --kills $(or $(KILLS),5) --strikes $(or $(STRIKES),3) $(if $(SEED),--seed $(SEED))
 
 oracle-debezium: $(VENV)/.dev ## random changes of tables of a real PostgreSQL through Debezium's engine and through PostgresCdc by the name of its class, event by event (STATEMENTS=2000, SEED=n); needs Maven, a JDK and Debian's postgresql
 	@$(BIN)/python -m tests.oracle.debezium --statements $(or $(STATEMENTS),2000) $(if $(SEED),--seed $(SEED))

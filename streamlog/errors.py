@@ -45,9 +45,12 @@ decides by a class name or a text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
+
+NAMES_SHOWN: Final = 5
+"""The most names that a message lists."""
 
 
 class StreamlogError(Exception):
@@ -451,6 +454,12 @@ class ProcessingError(StreamlogError):
         self.partition = partition
         self.offset = offset
         self.node = node
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the first names and how many more there are, for messages: "a, b and 7 more"."""
+    shown, more = ", ".join(names[:NAMES_SHOWN]), len(names) - NAMES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def quantity(number: int, noun: str, plural: str = "") -> str:

@@ -18,6 +18,9 @@ from tests.oracle.mirror_to_kafka.__main__ import main, parsed
 @pytest.mark.timeout(600)
 def test_records_and_positions_arrive() -> None:
     try:
-        assert asyncio.run(main(parsed(["--kills", "1", "--transactions", "40"]))) == []
+        assert (
+            asyncio.run(main(parsed(["--kills", "1", "--strikes", "1", "--transactions", "40"])))
+            == []
+        )
     except Unavailable as reason:
         pytest.skip(str(reason))

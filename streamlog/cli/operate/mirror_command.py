@@ -33,7 +33,6 @@ from streamlog.cli.operate.mirror_promotion import (
     number_text,
     open_source,
     promote,
-    some_of,
     time_text,
     unseal,
 )
@@ -48,7 +47,7 @@ from streamlog.client.admin import (
 )
 from streamlog.client.admin.log_comparison import ComparedRange
 from streamlog.clock import SystemClock
-from streamlog.errors import ConnectionLost, RequestTimedOut, UsageError, quantity
+from streamlog.errors import ConnectionLost, RequestTimedOut, UsageError, quantity, some_of
 from streamlog.log import Log
 from streamlog.properties import resolve
 from streamlog.protocol.schema import id_text
@@ -501,6 +500,7 @@ def alter_link(
         list[str] | None,
         typer.Option("--unset", metavar="NAME", help="A setting that returns to its default."),
     ] = None,
+    connect: ConnectOption = None,
     as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
@@ -509,6 +509,9 @@ def alter_link(
     changes |= dict.fromkeys(unset or ())
     if not changes:
         raise UsageError("nothing to change: give --set NAME=VALUE or --unset NAME")
+    if connect is not None:
+        mirror_to_kafka.alter(connect, name, changes, as_json=as_json)
+        return
     session: Session = context.obj
     ask(session, log, lambda admin: admin.alter_link(name, changes))
     say(
@@ -648,12 +651,19 @@ def verify(
         str | None, typer.Option("--link", metavar="NAME", help="All mirrors of this link.")
     ] = None,
     config: ConfigOption = None,
+    connect: ConnectOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     log: LogOption = None,
 ) -> None:
     """Compare mirrors with their source; exit with 1 at a difference."""
     session: Session = context.obj
     security = broker_config(config, None).security
+
+    async def compare_there(opened: Log) -> list[VerifiedPartition]:
+        found = await mirror_to_kafka.compared(opened, connect or "", link, topics or [], _progress)
+        return [
+            VerifiedPartition(*where, each.start, each.end, each.parts_at) for where, each in found
+        ]
 
     async def compare(opened: Log) -> list[VerifiedPartition]:
         admin = opened.admin()
@@ -666,7 +676,7 @@ def verify(
                 verified += await _verify_link(admin, each, own, security)
         return verified
 
-    done = with_log(session, log, compare)
+    done = with_log(session, log, compare if connect is None else compare_there)
     if as_json:
         say(json.dumps([msgspec.to_builtins(each) for each in done]))
     else:

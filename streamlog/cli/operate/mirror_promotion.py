@@ -7,7 +7,7 @@ of its own, and follows its source again only by a fail back, which cuts those o
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,12 +35,11 @@ from streamlog.client.admin import (
     PromotionOutcome,
     PromotionPatience,
 )
-from streamlog.errors import ConfigError, UsageError, quantity
+from streamlog.errors import ConfigError, UsageError, quantity, some_of
 from streamlog.log import Log
 from streamlog.replace import replace
 from streamlog.transport.security import Security
 
-TOPICS_SHOWN = 5
 PATIENCE = PromotionPatience()
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -376,13 +375,6 @@ def no_link(name: str, found: MirrorsDescription) -> str:
     return f"there is no link {name!r}: " + (
         f"the links are {', '.join(names)}" if names else "there are no links"
     )
-
-
-def some_of(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    shown = ", ".join(names[:TOPICS_SHOWN])
-    more = len(names) - TOPICS_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def number_text(value: int | None) -> str:

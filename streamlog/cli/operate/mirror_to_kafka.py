@@ -9,29 +9,56 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from rich.table import Table as Grid
 
 from streamlog.cli.operate.connectors_command import DEFAULT_CONNECT, ask_connect, connector_path
-from streamlog.cli.operate.mirror_promotion import some_of
+from streamlog.cli.operate.mirror_promotion import lag_text, number_text
 from streamlog.cli.session import Session, with_log
 from streamlog.cli.terminal import out, say
-from streamlog.errors import UsageError, quantity
+from streamlog.clock import SystemClock
+from streamlog.connect.declared_connectors import SinkConnector
+from streamlog.connect_service.configured import configured
+from streamlog.connectors.kafka.kafka_mirror import KafkaMirror
+from streamlog.connectors.kafka.mirror_comparison import Compared, OnProgress, compare_mirror
+from streamlog.connectors.kafka.mirror_positions import KnownPosition, known_positions
+from streamlog.connectors.kafka.offset_runs import OffsetRuns
+from streamlog.errors import NotAuthorized, UsageError, quantity, some_of
 from streamlog.log import Log
+from streamlog.properties import resolve
 from streamlog.record import TopicPartition
+
+Progress: TypeAlias = Callable[[TopicPartition], OnProgress]
+"""Returns what hears of the progress in a partition."""
 
 CLASS: Final = "KafkaMirror"
 BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 ALIAS, TARGET_ALIAS = "source.cluster.alias", "target.cluster.alias"
+TOPICS: Final = "topics"
 EXCLUDE: Final = "topics.exclude"
+PATTERNS: Final = (TOPICS, EXCLUDE)
+"""Settings of `create` that become one regular expression of the connector."""
+POLICY: Final = "cleanup.policy"
+CLIENT_ID: Final = "streamlog-cli"
+ONE_RECORD_BYTES: Final = 64 * 1024
+"""What is fetched of a partition for the time of its first record; a broker sends a larger one."""
 LEFT_OUT: Final = (
     r"mm2.*\.internal,.*\.checkpoints\.internal,.*\.replica,(.*\.)?heartbeats,"
     r"connect-(configs|offsets|status)"
 )
 """Topics of mirrors and of Connect services, which would lead a mirror in circles."""
+REGEX: Final = "topics.regex"
+_OUR_REGEX: Final = re.compile(r"\(\?!\(\?:(?P<left_out>.*)\)\$\)\(\?:(?P<topics>.*)\)")
+KEPT: Final = ("connector.class", ALIAS, "name")
+"""Settings that make another mirror of a mirror."""
+NOT_MIRRORED: Final = KnownPosition(0, OffsetRuns())
+"""What the target knows of a partition before its first record: the table shows an end at 0."""
+LOOKED_FOR_S: Final = 5
+"""How long the oldest records that are lacking are looked for."""
 GROUP: Final = "connect-{}"
 """The group of a sink in a Connect service."""
 
@@ -56,6 +83,10 @@ class MirroredPartition(msgspec.Struct, frozen=True):
     end: int
     """The end of the log, up to the first open transaction."""
     lag_records: int
+    lag_bytes: int | None
+    """An estimate by the mean size of the partition's records; None if that is not known."""
+    lag_ms: int | None
+    """The age of the oldest record that the target lacks, by its timestamp; None if unknown."""
 
 
 class KafkaMirrorState(msgspec.Struct, frozen=True):
@@ -75,6 +106,18 @@ class KafkaMirrorState(msgspec.Struct, frozen=True):
     def lag_records(self) -> int:
         """The records that the target does not have yet."""
         return sum(each.lag_records for each in self.partitions)
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """The bytes of these records; None if no partition's are known."""
+        known = [each.lag_bytes for each in self.partitions if each.lag_bytes is not None]
+        return sum(known) if known else None
+
+    @property
+    def lag_ms(self) -> int | None:
+        """The age of the oldest of these records; None if none is known."""
+        known = [each.lag_ms for each in self.partitions if each.lag_ms is not None]
+        return max(known, default=None)
 
     @property
     def reason(self) -> str:
@@ -118,8 +161,8 @@ def create(
             f"the Connect service at {service} works for cluster {asked}, and the source is"
             f" {cluster}: name a service of that one by --connect, or the source by --source"
         )
-    settings = _settings(wanted)
-    mirrored = [each for each in names if re.fullmatch(settings["topics.regex"], each)]
+    settings = configuration(wanted)
+    mirrored = [each for each in names if re.fullmatch(settings[REGEX], each)]
     if not mirrored:
         known = some_of(names) if names else "none"
         raise UsageError(
@@ -137,18 +180,26 @@ def create(
     say(f"how far they are: streamlog mirror describe {wanted.name} --connect {service}")
 
 
-def _settings(wanted: WantedMirror) -> dict[str, str]:
+def configuration(wanted: WantedMirror) -> dict[str, str]:
     """Return the configuration of the connector; settings that are given count."""
     given = {"connector.class": CLASS, ALIAS: wanted.name, **wanted.settings}
     given |= {f"{side}.converter": BYTES for side in ("key", "value")}
-    left_out = given.pop(EXCLUDE, LEFT_OUT)
-    if given.get("replication.policy") != "identity":
-        # What has come from the target must not go back there as one topic more.
-        left_out += rf",{re.escape(given.get(TARGET_ALIAS, 'target'))}\..*"
-    given["topics.regex"] = f"(?!(?:{_alternatives(left_out)})$)(?:{_alternatives(wanted.topics)})"
+    left_out = _left_out(given, given.pop(EXCLUDE, LEFT_OUT))
+    given[REGEX] = _regex(_alternatives(wanted.topics), left_out)
     if wanted.groups is not None:
         given |= {"groups": wanted.groups, "sync.group.offsets.enabled": "true"}
     return given
+
+
+def _left_out(settings: Mapping[str, str], patterns: str) -> str:
+    if settings.get("replication.policy") != "identity":
+        # What has come from the target must not go back there as one topic more.
+        patterns += rf",{re.escape(settings.get(TARGET_ALIAS, 'target'))}\..*"
+    return _alternatives(patterns)
+
+
+def _regex(topics: str, left_out: str) -> str:
+    return f"(?!(?:{left_out})$)(?:{topics})"
 
 
 def _alternatives(patterns: str) -> str:
@@ -161,10 +212,10 @@ def show_list(session: Session, log: str | None, url: str, *, as_json: bool) -> 
     if as_json:
         say(json.dumps([_json(each) for each in found]))
         return
-    grid = Grid("mirror", "to", "topics", "state", "tasks", "lag", "reason")
+    grid = Grid("mirror", "to", "topics", "state", "tasks", "records", "bytes", "seconds", "reason")
     for each in found:
         row = (each.mirror, each.to, each.topics, each.state, str(len(each.tasks)))
-        grid.add_row(*row, str(each.lag_records), each.reason)
+        grid.add_row(*row, *_lag(each), each.reason)
     out().print(grid)
 
 
@@ -181,11 +232,118 @@ def show(session: Session, log: str | None, url: str, name: str | None, *, as_js
         for task in each.tasks:
             why = f": {task.reason}" if task.reason else ""
             say(f"  task {task.task} on {task.worker}, {task.state}{why}")
-        grid = Grid("partition", "offset", "end", "lag")
+        grid = Grid("partition", "offset", "end", "records", "bytes", "seconds")
         for at in each.partitions:
             where = f"{at.topic}-{at.partition}"
-            grid.add_row(where, str(at.offset), str(at.end), str(at.lag_records))
+            grid.add_row(where, str(at.offset), str(at.end), *_lag(at))
         out().print(grid)
+
+
+def _lag(of: KafkaMirrorState | MirroredPartition) -> tuple[str, str, str]:
+    """Return the cells of a lag, by the words of links."""
+    age = "?" if of.lag_ms is None else lag_text(of.lag_ms)
+    return number_text(of.lag_records), number_text(of.lag_bytes), age
+
+
+def alter(url: str, name: str, changes: Mapping[str, str | None], *, as_json: bool) -> None:
+    """Change settings of a mirror, all of them or none; None returns one to its default.
+
+    Raises:
+        UsageError: the service has no mirror of this name, or a setting makes another one of it.
+        ConnectAnswer: the service refuses a setting.
+    """
+    config = _named(_mirrors(url), name, url)[name]["info"]["config"]
+    settings = altered(config, changes)
+    # Kafka Connect passes over a setting that it does not know, and it would keep its default.
+    path = f"/connector-plugins/{CLASS}/config/validate"
+    checked = ask_connect(url, "PUT", path, settings)
+    faults = [one for each in checked["configs"] for one in each["value"]["errors"]]
+    if faults:
+        raise UsageError(f"mirror {name} stays as it is: {'; '.join(faults)}")
+    ask_connect(url, "PUT", f"{connector_path(name)}/config", settings)
+    done = {"altered": name, "settings": {**changes}}
+    say(json.dumps(done) if as_json else f"mirror {name} is altered")
+
+
+def altered(config: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return a mirror's configuration with changes; `topics` and `topics.exclude` are patterns.
+
+    Raises:
+        UsageError: a setting makes another mirror of it, or its pattern is not one of `create`.
+    """
+    if kept := [each for each in KEPT if each in changes]:
+        raise UsageError(f"{kept[0]} can't be altered: create a mirror of another name")
+    settings = {**config}
+    for each, text in changes.items():
+        settings.pop(each, None)
+        if text is not None and each not in PATTERNS:
+            settings[each] = text
+    if not changes.keys() & {*PATTERNS}:
+        return settings
+    known = _OUR_REGEX.fullmatch(config.get(REGEX, ""))
+    if known is None:
+        raise UsageError(
+            f"{REGEX}={config.get(REGEX, '')} was not written by `mirror create`: alter it as a"
+            f" whole, by --set {REGEX}=PATTERN"
+        )
+    topics, left_out = known["topics"], known["left_out"]
+    if TOPICS in changes:
+        topics = _alternatives(changes[TOPICS] or "")
+    if EXCLUDE in changes:
+        left_out = _left_out(settings, changes[EXCLUDE] or LEFT_OUT)
+    if not topics:
+        raise UsageError("topics can't be unset: a mirror without topics mirrors nothing")
+    return settings | {REGEX: _regex(topics, left_out)}
+
+
+async def compared(
+    log: Log, url: str, link: str | None, topics: Sequence[str], on_progress: Progress
+) -> list[tuple[TopicPartition, Compared]]:
+    """Compare mirrors with this cluster, up to what they have stored in their target.
+
+    Raises:
+        UsageError: the service has no such mirror, or it has none of the topics.
+        ConfigError: a secret can't be read here.
+    """
+    found = _mirrors(url)
+    if link is not None:
+        found = _named(found, link, url)
+    outcomes = []
+    for name, said in found.items():
+        offsets = await log.admin().group_offsets(GROUP.format(name))
+        wanted = [at for at in sorted(offsets) if not topics or at.topic in topics]
+        outcomes += await _compared(log, name, said["info"]["config"], wanted, on_progress)
+    if not outcomes:
+        raise UsageError("there is no mirrored partition to compare")
+    return outcomes
+
+
+async def _compared(
+    log: Log,
+    name: str,
+    config: Mapping[str, str],
+    wanted: Sequence[TopicPartition],
+    on_progress: Progress,
+) -> list[tuple[TopicPartition, Compared]]:
+    connector = configured(name, config, {}, partial(resolve, name))
+    sink = connector.sink if isinstance(connector, SinkConnector) else None
+    if not isinstance(sink, KafkaMirror):
+        raise UsageError(f"{name} is no mirror")
+    outcomes = []
+    async with sink.login.opened(CLIENT_ID) as target:
+        known = await known_positions(target, sink.names.positions, sink.id_of(name), wanted)
+        for at in wanted:
+            policy = (await log.admin().describe_configs(at.topic))[POLICY].value or ""
+            there = TopicPartition(sink.names.remote(at.topic), at.partition)
+            outcome = await compare_mirror(
+                (log, at),
+                (target, there),
+                known.get(at, NOT_MIRRORED),
+                is_compacted="compact" in policy,
+                on_progress=on_progress(at),
+            )
+            outcomes.append((at, outcome))
+    return outcomes
 
 
 def change(url: str, name: str, verb: str, *, as_json: bool) -> None:
@@ -249,12 +407,60 @@ def _states(
 async def _partitions(log: Log, group: str) -> list[MirroredPartition]:
     offsets = await log.admin().group_offsets(group)
     async with log.consumer(isolation_level="read_committed") as consumer:
+        begins = await consumer.begin_offsets([*offsets])
         ends = await consumer.end_offsets([*offsets])
-    return [
-        MirroredPartition(*at, offset, ends[at], max(ends[at] - offset, 0))
-        for at, offset in sorted(offsets.items())
-        if isinstance(at, TopicPartition)
-    ]
+    lacking = {at: ends[at] - offset for at, offset in offsets.items() if ends[at] > offset}
+    sizes = await _sizes(log, lacking)
+    times_ms = await _oldest_ms(log, {at: offsets[at] for at in lacking})
+    now_ms = SystemClock().wall_ms()
+    found = []
+    for at, offset in sorted(offsets.items()):
+        lag, size, time_ms = lacking.get(at, 0), sizes.get(at), times_ms.get(at)
+        lag_bytes = None if size is None else size * lag // (ends[at] - begins[at])
+        lag_ms = None if time_ms is None else max(now_ms - time_ms, 0)
+        if not lag:
+            lag_bytes = lag_ms = 0
+        found.append(MirroredPartition(*at, offset, ends[at], lag, lag_bytes, lag_ms))
+    return found
+
+
+async def _sizes(log: Log, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the bytes of partitions; of none, if the user may not ask for them."""
+    if not partitions:
+        return {}
+    try:
+        folders = await log.admin().describe_log_dirs(partitions)
+    except NotAuthorized:
+        return {}
+    found: dict[TopicPartition, int] = {}
+    # Replicas that are behind have less; the leader's has all.
+    for at, size in (pair for each in folders for pair in each.sizes.items()):
+        found[at] = max(found.get(at, 0), size)
+    return found
+
+
+async def _oldest_ms(log: Log, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the times of the first records at or behind offsets, as far as they come soon."""
+    found: dict[TopicPartition, int] = {}
+    left = {**offsets}
+    clock = SystemClock()
+    until_ms = clock.now_ms() + 1000 * LOOKED_FOR_S
+    settings = log.consumer(
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        max_partition_fetch_bytes=ONE_RECORD_BYTES,
+    )
+    async with settings as consumer:
+        consumer.assign(left)
+        for at, offset in left.items():
+            consumer.seek(at, offset)
+        while left and clock.now_ms() < until_ms:
+            for at, columns in (await consumer.poll_columns(timeout_ms=100)).items():
+                found[at] = columns.timestamps[0]
+                left.pop(at, None)
+            # Those that have answered are read no further.
+            consumer.assign(left)
+    return found
 
 
 def _state(name: str, said: Mapping[str, Any], far: list[MirroredPartition]) -> KafkaMirrorState:
@@ -270,7 +476,7 @@ def _state(name: str, said: Mapping[str, Any], far: list[MirroredPartition]) -> 
     return KafkaMirrorState(
         mirror=name,
         to=config.get("bootstrap.servers", ""),
-        topics=config.get("topics.regex", config.get("topics", "")),
+        topics=config.get(REGEX, config.get(TOPICS, "")),
         alias=config.get(ALIAS, "source"),
         # A connector runs although its tasks have failed.
         state="FAILED" if "FAILED" in states else state,
@@ -286,4 +492,5 @@ def _last_line(trace: str) -> str:
 
 def _json(state: KafkaMirrorState) -> dict[str, Any]:
     built: dict[str, Any] = msgspec.to_builtins(state)
-    return built | {"lag_records": state.lag_records, "reason": state.reason}
+    lags = {"lag_records": state.lag_records, "lag_bytes": state.lag_bytes, "lag_ms": state.lag_ms}
+    return built | lags | {"reason": state.reason}

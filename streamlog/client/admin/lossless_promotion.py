@@ -38,7 +38,14 @@ from streamlog.client.admin.mirror_answers import (
 )
 from streamlog.client.cluster import Cluster
 from streamlog.client.offset_lookup import LATEST, Isolation, list_offsets
-from streamlog.errors import NotAuthorized, PromotionGivenUp, StreamlogError, UnsupportedVersion
+from streamlog.errors import (
+    LogError,
+    NotAuthorized,
+    PromotionGivenUp,
+    StreamlogError,
+    UnsupportedVersion,
+    some_of,
+)
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
     AlterableSeal,
@@ -317,17 +324,23 @@ class LosslessPromotion:
         ours, theirs = leader_reports(here), seal_reports(there)
         source_ids = {each.name: each.topic_id for each in freshest(there).seals}
         mirrors = {each.name: each for each in freshest(here).topics}
+        ended = [name for name in epochs if self._has_ended(name, mirrors.get(name))]
+        if ended:
+            raise PromotionGivenUp(f"another operator has ended the promotion of {some_of(ended)}")
         for name, sealed in epochs.items():
             mirror = mirrors.get(name)
             if mirror is None or mirror.attempt < self._attempts[name]:
                 return f"{name}: the brokers here do not know yet that it is being promoted"
-            if (mirror.state, mirror.attempt) != (_PROMOTING, self._attempts[name]):
-                raise PromotionGivenUp(f"another operator has ended the promotion of {name}")
             source_id = source_ids.get(mirror.source_topic, b"")
             gap = missing(mirror, ours.get(mirror.topic_id, {}), theirs.get(source_id, {}), sealed)
             if gap:
                 return gap
         return ""
+
+    def _has_ended(self, name: str, mirror: DescribedMirror | None) -> bool:
+        if mirror is None or mirror.attempt < self._attempts[name]:
+            return False
+        return (mirror.state, mirror.attempt) != (_PROMOTING, self._attempts[name])
 
     async def _until_still(self) -> None:
         """Wait until the ends of a source that can't be sealed have stood still for a while."""
@@ -434,7 +447,7 @@ class LosslessPromotion:
     async def _unseal(self, attempts: Mapping[str, int]) -> None:
         if not self._may_be_sealed or not attempts:
             return
-        topics = ", ".join(self._mirrors[name].source_topic for name in attempts)
+        topics = some_of([self._mirrors[name].source_topic for name in attempts])
         try:
             async with asyncio.timeout(GIVE_UP_S):
                 results = await self._alter_seals("unseal the source", attempts, _OPEN)
@@ -442,7 +455,7 @@ class LosslessPromotion:
             raise self._left_sealed(topics, _why(error)) from error
         refused = [each.error_message or "" for each in results if each.error_code]
         if refused:
-            raise self._left_sealed(topics, refused[0])
+            raise self._left_sealed(topics, some_of(refused))
 
     def _left_sealed(self, topics: str, why: str) -> PromotionGivenUp:
         return PromotionGivenUp(
@@ -468,7 +481,7 @@ class LosslessPromotion:
                 results = await self._alter_seals("note the promotion", attempts, _MOVED)
         except (StreamlogError, OSError, TimeoutError) as error:
             return _why(error)
-        return next((each.error_message or "" for each in results if each.error_code), "")
+        return some_of([each.error_message or "" for each in results if each.error_code])
 
 
 def _raise_refused(what: str, results: Collection[MirrorResult]) -> None:
@@ -482,4 +495,8 @@ def _why(error: Exception) -> str:
 
 def _text(error: BaseException, waits_for: str) -> str:
     """Return what went wrong; for a time-out, what was waited for."""
-    return waits_for if isinstance(error, TimeoutError) else str(error)
+    if isinstance(error, TimeoutError):
+        return waits_for
+    # An operator who has begun another promotion has most often taken several of the topics.
+    others = [*error.refusals][1:] if isinstance(error, LogError) else []
+    return f"{error}; refused as well: {some_of(others)}" if others else str(error)

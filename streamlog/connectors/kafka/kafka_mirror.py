@@ -16,12 +16,12 @@ from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import ClassVar, Final, Literal, Self, TypeVar
+from typing import ClassVar, Final, Literal, Self
 
 import msgspec
 
 from streamlog.client.producer.sender import RecordMetadata
-from streamlog.connect import Batch, ConnectError, Effect, Sink, SinkContext, TopicPartition
+from streamlog.connect import Batch, Effect, Sink, SinkContext, TopicPartition
 from streamlog.connectors.kafka.cluster_login import (
     ClusterLogin,
     SaslLogin,
@@ -30,9 +30,15 @@ from streamlog.connectors.kafka.cluster_login import (
     errors_of_cluster,
 )
 from streamlog.connectors.kafka.mirror_conventions import MirrorNames, offset_sync
+from streamlog.connectors.kafka.mirror_positions import (
+    StoredBlock,
+    StoredPosition,
+    block_key,
+    decoded,
+    stored_runs,
+)
 from streamlog.connectors.kafka.mirror_upkeep import MirrorUpkeep, RemoteTopics
 from streamlog.connectors.kafka.offset_runs import (
-    BLOCKS_MAX,
     OffsetRun,
     OffsetRuns,
     StoredRuns,
@@ -122,6 +128,10 @@ class KafkaMirror(Sink[object, object], frozen=True, kw_only=True):
             keeps_names=self.replication_policy == "identity",
         )
 
+    def id_of(self, connector: str) -> str:
+        """Return what the transactional ids of a connector begin with."""
+        return self.transactional_id or f"streamlog-mirror-{self.source_cluster_alias}-{connector}"
+
     def check(self) -> None:
         """Refuse settings that do not go together.
 
@@ -168,23 +178,6 @@ def _check_patterns(name: str, patterns: Collection[str]) -> None:
             raise ConfigError(f"{name}={each!r} is no regular expression: {error}") from error
 
 
-class _Position(msgspec.Struct, frozen=True):
-    """What the target stores of a partition."""
-
-    next_offset: int
-    stored: StoredRuns = StoredRuns()
-
-
-class _Block(msgspec.Struct, frozen=True):
-    """A block of runs, in its slot; the number tells it from an older one there."""
-
-    number: int
-    runs: tuple[OffsetRun, ...]
-
-
-Stored = TypeVar("Stored", _Position, _Block)
-
-
 @dataclass(slots=True)
 class _Sent:
     """Records of one partition in the open transaction."""
@@ -214,7 +207,6 @@ class MirrorTask(TransactionalTask):
     def __init__(self, sink: KafkaMirror, log: Log, context: SinkContext) -> None:
         """Create the task of a target's log, which is not open yet."""
         self._names = sink.names
-        default_id = f"streamlog-mirror-{sink.source_cluster_alias}-{context.name}"
         target = TargetSettings(
             where=sink.bootstrap_servers,
             template="{topic}",
@@ -224,7 +216,7 @@ class MirrorTask(TransactionalTask):
         super().__init__(
             log,
             target,
-            transactional_id=sink.transactional_id or default_id,
+            transactional_id=sink.id_of(context.name),
             offsets_topic=self._names.positions,
             timeout_ms=duration_ms(sink.transaction_timeout),
             compression=sink.compression_type,
@@ -280,7 +272,7 @@ class MirrorTask(TransactionalTask):
             self._known[at] = _Partition()
         found = await super().recover(partitions)
         async with errors_of_cluster(self._where):
-            await self._read_blocks(partitions)
+            await self._read_runs(partitions)
         return found
 
     async def write(self, batch: Batch[object, object]) -> None:
@@ -316,8 +308,8 @@ class MirrorTask(TransactionalTask):
         await self._send_syncs(writer, at, syncs)
         stored, blocks = part.stored.with_more(part.added)
         for number, runs in blocks.items():
-            topic, key = self._names.positions, self._block_key(at, number)
-            value = msgspec.json.encode(_Block(number, runs))
+            topic, key = self._names.positions, block_key(self._id, at, number)
+            value = msgspec.json.encode(StoredBlock(number, runs))
             sent = await writer.producer.send(topic, value, key=key, partition=0)
             sent.add_done_callback(heard)
         await super()._commit_one(at, offset)
@@ -338,45 +330,20 @@ class MirrorTask(TransactionalTask):
         """Return the position with the runs that are in no block yet."""
         part = self._partition(at)
         stored, _ = part.stored.with_more(part.added)
-        return msgspec.json.encode(_Position(offset, stored))
+        return msgspec.json.encode(StoredPosition(offset, stored))
 
     def _read_position(self, at: TopicPartition, data: bytes) -> int:
         """Return the next offset, and keep how the runs before it are stored."""
-        position = self._decoded(data, _Position)
+        position = decoded(data, StoredPosition, self._offsets_at.topic)
         self._partition(at).stored = position.stored
         return position.next_offset
 
-    def _block_key(self, at: TopicPartition, number: int) -> bytes:
-        # A slot is used again, so that compaction leaves no more than the blocks that count.
-        return self._key(at) + b"#%d" % (number % BLOCKS_MAX)
-
-    async def _read_blocks(self, partitions: Collection[TopicPartition]) -> None:
+    async def _read_runs(self, partitions: Collection[TopicPartition]) -> None:
         """Read what is known of the offsets before the positions."""
-        wanted = {
-            self._block_key(at, number): (at, number)
-            for at in partitions
-            for number in self._partition(at).stored.numbers()
-        }
-        blocks: dict[TopicPartition, list[_Block]] = {}
-        for key, data in (await self._newest(wanted)).items() if wanted else ():
-            at, number = wanted[key]
-            # One that compaction or an operator has taken is missing; then less is known, no more.
-            if (block := self._decoded(data, _Block)).number == number:
-                blocks.setdefault(at, []).append(block)
-        for at in partitions:
-            part = self._partition(at)
-            whole = sorted(blocks.get(at, ()), key=lambda block: block.number)
-            runs = [run for block in whole for run in block.runs]
-            part.runs = OffsetRuns().with_more([*runs, *part.stored.tail])
-
-    def _decoded(self, data: bytes, kind: type[Stored]) -> Stored:
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as error:
-            raise ConnectError(
-                f"{self._names.positions} of {self._where} has a value that no mirror has written: "
-                "delete the topic, after which records are mirrored from the group's offset"
-            ) from error
+        stored = {at: self._partition(at).stored for at in partitions}
+        found = await stored_runs(self._log, self._offsets_at, self._id, stored)
+        for at, runs in found.items():
+            self._partition(at).runs = runs
 
     async def abort(self) -> None:
         """Abort the transactions that are open."""

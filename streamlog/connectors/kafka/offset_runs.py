@@ -73,6 +73,26 @@ class OffsetRuns:
         # Behind the last record of a run lie only offsets without records, or forgotten runs.
         return run.downstream + min(upstream - run.upstream, run.length)
 
+    def downstream_of(self, upstream: int) -> int | None:
+        """Return the offset in the target of a record of the source; None if it is not known."""
+        at = bisect_right(self._runs, upstream, key=lambda run: run.upstream) - 1
+        if at < 0 or upstream >= self._runs[at].upstream + self._runs[at].length:
+            return None
+        return self._runs[at].downstream + upstream - self._runs[at].upstream
+
+    def oldest_pair(self, upstream: int, downstream: int) -> tuple[int, int] | None:
+        """Return the first two offsets of one record that are not before these; None without."""
+        for run in self._runs:
+            skipped = max(upstream - run.upstream, downstream - run.downstream, 0)
+            if skipped < run.length:
+                return run.upstream + skipped, run.downstream + skipped
+        return None
+
+    @property
+    def end(self) -> int:
+        """The offset in the target behind the last record that is known; 0 without one."""
+        return self._runs[-1].downstream + self._runs[-1].length if self._runs else 0
+
     def __len__(self) -> int:
         """Return the number of runs."""
         return len(self._runs)

@@ -24,12 +24,11 @@ from streamlog.client.producer import Producer
 from streamlog.client.producer.transaction_session import Transaction
 from streamlog.connect import Batch, ConnectError, Fenced, Retriable, SinkTask, TopicPartition
 from streamlog.connectors.kafka.cluster_login import errors_of_cluster
+from streamlog.connectors.kafka.mirror_positions import newest_values, partition_key
 from streamlog.connectors.kafka.target_topics import TargetSettings, TargetTopics
 from streamlog.errors import ConfigError, StreamlogError
 from streamlog.log import Log
 
-FIRST_WINDOW: Final = 10_000
-"""How many of the last offsets are looked through first; the newest are of active partitions."""
 AT_ONCE: Final = 16
 """How many partitions are worked on at once."""
 
@@ -117,31 +116,12 @@ class TransactionalTask(SinkTask[object, object]):
                 await writer.producer.__aexit__(ConnectError, closed, None)
 
     def _key(self, at: TopicPartition) -> bytes:
-        return msgspec.json.encode([self._id, {"topic": at.topic, "partition": at.partition}])
+        return partition_key(self._id, at)
 
     async def _committed(self, wanted: Mapping[bytes, TopicPartition]) -> dict[TopicPartition, int]:
         """Return the newest offset of each key."""
-        found = await self._newest(wanted)
+        found = await newest_values(self._log, self._offsets_at, wanted)
         return {wanted[key]: self._read_position(wanted[key], data) for key, data in found.items()}
-
-    async def _newest(self, wanted: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return the newest value of each key, reading backwards until all are found."""
-        async with self._log.consumer() as consumer:
-            first = (await consumer.begin_offsets([self._offsets_at]))[self._offsets_at]
-            # The high watermark: behind it, transactions of other partitions may be open, and
-            # `read_range` waits for them, as a record of ours may lie between theirs.
-            end = (await consumer.end_offsets([self._offsets_at]))[self._offsets_at]
-        found: dict[bytes, bytes | None] = {}
-        stop, window = end, FIRST_WINDOW
-        while stop > first and len(found) < len(wanted):
-            start = max(stop - window, first)
-            columns = await self._log.read_range(self._offsets_at, start, stop)
-            newest = dict(zip(columns.keys, columns.values, strict=True))
-            for key in {*wanted} - found.keys():
-                if key in newest:
-                    found[key] = newest[key]
-            stop, window = start, window * 4
-        return {key: data for key, data in found.items() if data is not None}
 
     def _read_position(self, at: TopicPartition, data: bytes) -> int:
         """Return the next offset of a position that was stored in the cluster."""

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog.cli.operate.connectors_command import ConnectAnswer
-from streamlog.cli.operate.mirror_to_kafka import WantedMirror, create
+from streamlog.cli.operate.mirror_to_kafka import WantedMirror, altered, configuration, create
 from streamlog.cli.session import Session
 from streamlog.errors import ConnectionLost, UsageError
 from streamlog.log import Log
@@ -57,6 +59,57 @@ async def _counts(url: str, *topics: str) -> dict[str, int]:
         }
 
 
+async def _write(url: str, topic: str) -> None:
+    async with Log.open(url) as log, log.producer() as producer:
+        await producer.send(topic, b"late", partition=0)
+
+
+def verifies(mirrors: Mirrors) -> None:
+    verified = json.loads(mirrors.call("verify", "--link", "eu", "--json"))
+    assert {each["parts_at"] for each in verified} == {None}
+    assert sum(each["end"] for each in verified) == 4
+
+
+def falls_behind(mirrors: Mirrors) -> None:
+    mirrors.until(lambda each: each["state"] == "PAUSED")
+    asyncio.run(_write(mirrors.clusters.source, "orders"))
+    behind = mirrors.until(lambda each: each["lag_records"] == 1)
+    assert behind["lag_bytes"] > 0
+    assert behind["lag_ms"] >= 0
+
+
+def alters(mirrors: Mirrors) -> None:
+    wrong = ("alter", "eu", "--set", "flush.evry=1s")
+    with pytest.raises(UsageError, match=r"stays as it is.*flush\.evry"):
+        mirrors.call(*wrong)
+    with pytest.raises(UsageError, match="can't be altered"):
+        mirrors.call("alter", "eu", "--set", "source.cluster.alias=us")
+    given = ("--set", "topics=orders", "--unset", "flush.every")
+    assert mirrors.call("alter", "eu", *given) == "mirror eu is altered\n"
+    found = mirrors.until(lambda each: each["topics"].endswith("(?:orders)"))
+    assert "flush.every" not in found["settings"]
+
+
+PATTERNS = st.lists(st.sampled_from(("orders", "users", "a.*", "b|c")), min_size=1).map(",".join)
+
+
+@given(PATTERNS, PATTERNS, PATTERNS)
+def test_what_is_altered_is_what_a_new_mirror_would_have(
+    before: str, topics: str, exclude: str
+) -> None:
+    def created(topics: str, **settings: str) -> dict[str, str]:
+        return configuration(
+            WantedMirror("eu", "id", {"flush.every": "1s", **settings}, topics, None)
+        )
+
+    changes = {"topics": topics, "flush.every": "2s"}
+    known = created(topics, **{"flush.every": "2s"})
+    assert altered(created(before), changes) == known
+    excluding = created(topics, **{"flush.every": "2s", "topics.exclude": exclude})
+    assert altered(created(before), changes | {"topics.exclude": exclude}) == excluding
+    assert altered(excluding, {"topics.exclude": None}) == known
+
+
 @pytest.mark.slow
 def test_a_mirror_from_its_creation_to_its_end(tmp_path: Path) -> None:
     with two_clusters() as clusters:
@@ -77,14 +130,17 @@ def test_a_mirror_from_its_creation_to_its_end(tmp_path: Path) -> None:
             assert (found["state"], found["alias"]) == ("RUNNING", "eu")
             assert found["to"] == clusters.target.removeprefix("kafka://")
             assert "eu" in mirrors.call("list")
+            verifies(mirrors)
             assert json.loads(mirrors.call("pause", "--link", "eu", "--json")) == {"paused": "eu"}
-            mirrors.until(lambda each: each["state"] == "PAUSED")
+            falls_behind(mirrors)
             assert mirrors.call("resume", "--link", "eu") == "mirror eu is resumed\n"
             mirrors.until(lambda each: each["state"] == "RUNNING")
             with pytest.raises(UsageError, match="as a whole: --link NAME"):
                 mirrors.call("pause", "orders")
+            mirrors.until(is_done)
             counts = asyncio.run(_counts(clusters.target, "eu.orders", "eu.users"))
-            assert counts == {"eu.orders": 2, "eu.users": 2}
+            assert counts == {"eu.orders": 3, "eu.users": 2}
+            alters(mirrors)
             assert mirrors.call("delete", "eu") == "mirror eu is deleted\n"
             with pytest.raises(UsageError, match="has no mirror 'eu'"):
                 mirrors.describe()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -193,6 +194,26 @@ def test_a_promotion_that_is_given_up_changes_nothing() -> None:
         assert content(target) == content(pair.source)
 
     asyncio.run(run_pair(story))
+
+
+def test_all_topics_are_named_that_another_operator_has_taken() -> None:
+    async def story(pair: Pair, target: Broker) -> None:
+        for topic in ("u", "v"):
+            create(pair.source, topic)
+        await until(lambda: {"t", "u", "v"} <= target.directory.topics.keys())
+        asked: list[asyncio.Task[None]] = []
+
+        def supersede(_: str) -> None:
+            # As soon as it waits: the promotion can't be complete before the source answers.
+            if not asked:
+                asked.append(asyncio.ensure_future(pair.here.resume_mirrors(["t", "u", "v"])))
+
+        with pytest.raises(PromotionGivenUp) as given_up:
+            await pair.promote(on_wait=supersede)
+        await asked[0]
+        assert all(re.search(rf"\b{topic}\b", str(given_up.value)) for topic in "tuv")
+
+    asyncio.run(run_pair(story, topics="[tuv]"))
 
 
 def test_of_runs_at_once_one_promotes_and_the_others_break_nothing() -> None:

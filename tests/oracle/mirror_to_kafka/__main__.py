@@ -1,10 +1,11 @@
 """`python -m tests.oracle.mirror_to_kafka`: our mirror to Apache Kafka beside MirrorMaker 2.
 
 A random history is written to a broker of ours, and mirrored to one real Apache Kafka by both,
-while our worker is killed (-9) at random points. Then all three have to hold equal records in equal
-order. Kafka's own RemoteClusterUtils translates the positions of groups: from ours, a reader has to
-continue exactly with its next record, also where the worker was killed since; from MirrorMaker 2's,
-how much it reads again is a figure. Differences are printed; then the exit code is 1.
+while our worker is killed (-9) at random points, and then the target while a worker lives. After
+that all three have to hold equal records in equal order. Kafka's own RemoteClusterUtils translates
+the positions of groups: from ours, a reader has to continue exactly with its next record, also
+where worker or target was killed since; from MirrorMaker 2's, how much it reads again is a figure.
+Differences are printed; then the exit code is 1.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from conformance.kafka import Unavailable, apache_kafka
+from chaos.ports import reserved_ports
+from conformance.kafka import ApacheKafka, Unavailable
 from streamlog.cli.operate.connectors_command import ask_connect
 from streamlog.errors import StreamlogError
 from streamlog.log import Log
@@ -50,15 +52,18 @@ async def main(arguments: argparse.Namespace) -> list[str]:
     """Run one history; returns the differences."""
     with (
         tempfile.TemporaryDirectory(prefix="streamlog-mirror-") as name,
-        apache_kafka() as target,
+        tempfile.TemporaryDirectory(prefix="streamlog-kafka-") as kafka_folder,
+        reserved_ports(2) as ports,
+        ApacheKafka(Path(kafka_folder), ports) as kafka,
         BrokerProcess(Path(name) / "data", flush="os") as source,
         JavaProgram(Path(__file__).parent / "RemoteClusters.java", libraries()) as java,
     ):
-        folder, url = Path(name), f"kafka://{source.address}"
+        folder, url, target = Path(name), f"kafka://{source.address}", kafka.address
         async with Log.open(url) as log, Log.open(f"kafka://{target}") as there:
             history = History(log, arguments.seed)
             await history.create()
             kills = await _mirrored_under_kills(folder, url, target, history, arguments)
+            await _mirrored_under_strikes(folder, url, kafka, history, arguments)
             begins = await history.ends()
             with our_worker(folder, url), mirror_maker(folder, source.address, target):
                 before = await read(log)
@@ -70,7 +75,10 @@ async def main(arguments: argparse.Namespace) -> list[str]:
                 positions = await history.commit_groups(begins)
                 lines += await _translations(java, target, there, expected, positions)
     records = sum(map(len, expected.values()))
-    print(f"seed {arguments.seed}: {records} records, {kills} kills, {len(lines)} differences")
+    print(
+        f"seed {arguments.seed}: {records} records, {kills} kills of our worker and"
+        f" {arguments.strikes} of the target, {len(lines)} differences"
+    )
     return lines
 
 
@@ -91,6 +99,22 @@ async def _mirrored_under_kills(
             kills += 1
     await writing
     return kills
+
+
+async def _mirrored_under_strikes(
+    folder: Path, url: str, kafka: ApacheKafka, history: History, arguments: argparse.Namespace
+) -> None:
+    """Write more of the history while the target is killed again and again, and a worker lives."""
+    chance = Random(arguments.seed)
+    with our_worker(folder, url):
+        for _ in range(arguments.strikes):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(history.write(arguments.transactions // 4, 0.02))
+                # From before its first flush to behind its last one.
+                await asyncio.sleep(chance.uniform(0, 8))
+                await asyncio.to_thread(kafka.kill)
+                await asyncio.sleep(chance.choice((0, 3)))
+                await asyncio.to_thread(kafka.start)
 
 
 async def _whole(log: Log, alias: str, expected: Records) -> list[str]:
@@ -182,6 +206,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--histories", type=int, default=1)
     parser.add_argument("--transactions", type=int, default=300)
     parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--strikes", type=int, default=3, help="kills of the target")
     return parser.parse_args(words)
 
 
