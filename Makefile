@@ -112,7 +112,7 @@ alerts: $(VENV)/.dev ## a real Prometheus scrapes three brokers and an app, and 
 procedures: $(VENV)/.dev ## the commands of docs/operations.md as they stand there, under a load: disks replaced, rolling restart, one broker to three, moves, draining (ARGS="replace-disks grow" for some, ARGS=--quick)
 	@$(BIN)/python -m chaos.procedures $(ARGS)
 
-mirror-shapes: $(VENV)/.dev ## the commands of docs/two-data-centres.md as they stand there, under a load: hub and spoke, active-active, a planned move, a lost source (ARGS="source-lost" for some)
+mirror-shapes: $(VENV)/.dev ## the commands of docs/two-data-centres.md as they stand there, under a load: hub and spoke, active-active, a planned move, a lost source, an app that moves (ARGS="source-lost" for some)
 	@$(BIN)/python -m chaos.shapes $(ARGS)
 
 attack: $(VENV)/.dev ## hostile clients on the loopback: descriptors, half-open connections, slowloris, garbage, bombs, names, terminals, timing, memory before login (ATTACKS="names timing", SIZE=n times the tests' size); JSON in build/attack.json

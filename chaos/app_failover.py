@@ -21,35 +21,29 @@ import logging
 import signal
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from chaos.app_rows import sent_numbers
 from chaos.broker import BrokerProcess, build_shim
 from chaos.commands import OUTPUT, Command
 from chaos.mirrored_app import APP_ID
-from chaos.shop import Feed, Workers, until_at_work, until_done, workers
+from chaos.shop import Feed, Moved, Workers, moved, workers
 from simulation.report import conditions
-from streamlog.client.admin import MirrorStatus
 from streamlog.log import Log
 
 LINK: Final = "standby"
 BROKER: Final = {"group.initial.rebalance.delay.ms": "500"}
-ROUND_S: Final = 180.0
-LOOK_S: Final = 0.05
+ROUND_S: Final = 300.0
 RUNS_S: Final = (0.5, 3.0)
 """How long the app runs once it is mirrored."""
 STILL_S: Final = (0.0, 0.5)
 LAGS_S: Final = (0.2, 2.0)
 COMMAND_S: Final = (0.3, 2.0)
 """How long a command runs that is killed."""
-AFTER_S: Final = 1.0
-"""How long the feed continues at the target."""
 COMMAND_WITHIN_S: Final = 60.0
 LOG_TOLD: Final = 2_000
 
@@ -98,7 +92,6 @@ class Outcome:
     """Acknowledged orders that the target never got."""
     failed: int = 0
     """Rounds with other rows."""
-    counts: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
     logs: str = ""
     """Of the last round that has failed."""
@@ -123,8 +116,8 @@ class Places:
         parts += [each.read_text()[-LOG_TOLD:] for each in files]
         return "\n----\n".join([*parts, self.workers.log_text()])
 
-    async def command(self, *arguments: str, killed_after_s: float | None = None) -> str:
-        """Run `streamlog mirror` for the target; return what it says, also if it was killed.
+    async def command(self, *arguments: str, killed_after_s: float = 0) -> bool:
+        """Run `streamlog mirror` for the target; return whether it was killed, if it was to be.
 
         Raises:
             RuntimeError: it has failed.
@@ -136,9 +129,9 @@ class Places:
         if code is None:
             command.send(signal.SIGKILL)
             code = await command.ended(COMMAND_WITHIN_S)
-        if code and killed_after_s is None:
+        if code and not killed_after_s:
             raise RuntimeError(f"mirror {' '.join(arguments)}: {code}, {command.output}")
-        return command.output
+        return bool(code)
 
 
 def url(broker: BrokerProcess) -> str:
@@ -161,51 +154,24 @@ async def running(directory: Path, shim: Path, chance: Random) -> AsyncIterator[
             await each.kill()
 
 
-async def until_mirrored(log: Log) -> None:
-    """Wait until every mirror has had all of its source once."""
-    while True:
-        mirrors = (await log.admin().describe_mirrors()).mirrors
-        if mirrors and all(each.status == MirrorStatus.ACTIVE for each in mirrors):
-            return
-        await asyncio.sleep(LOOK_S)
+async def live(places: Places, plan: Plan, promote: Sequence[str]) -> Moved:
+    """Live one round."""
 
-
-async def live(places: Places, plan: Plan, promote: Sequence[str], outcome: Outcome) -> list[str]:
-    """Live one round; return what is wrong with the rows."""
-    feed, at_work = places.feed, places.workers
-    async with AsyncExitStack() as stack:
-        source = await stack.enter_async_context(Log.open(url(places.source)))
-        target = await stack.enter_async_context(Log.open(url(places.target)))
-        tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        await feed.open_shop(source)
-        at_work.start(url(places.source), "source")
-        feeding = tasks.create_task(feed.run(source))
-        await until_at_work(source)
+    async def link() -> None:
         await places.command("create", LINK, "--source", url(places.source), "--app", APP_ID)
-        await until_mirrored(target)
+
+    async def move(target: Log) -> None:
         await asyncio.sleep(plan.runs_s)
         if plan.is_planned:
-            await at_work.end()
+            await places.workers.end()
             await places.command("promote", LINK, "--yes")
-        else:
-            await fall_behind(target, plan, feed.chance)
-            await lose_source(places, plan)
-            await promoted(places, plan, promote)
-        await feeding
-        outcome.counts["orders of before"] += len(feed.acknowledged)
-        at_work.start(url(places.target), "target")
-        feeding = tasks.create_task(feed.run(target))
-        await asyncio.sleep(AFTER_S)
-        feed.stop()
-        await feeding
-        await feed.close_up(target)
-        told = await until_done(target, at_work)
-        lost = feed.acknowledged - await sent_numbers(target)
-        outcome.acknowledged += len(feed.acknowledged)
-        outcome.lost += len(lost)
-        if lost and plan.is_planned:
-            told.append(f"{len(lost)} acknowledged orders are lost by a planned move")
-    return told
+            return
+        await fall_behind(target, plan, places.feed.chance)
+        await lose_source(places, plan)
+        await promoted(places, plan, promote)
+
+    urls = url(places.source), url(places.target)
+    return await moved(places.feed, places.workers, urls, link, move)
 
 
 async def fall_behind(target: Log, plan: Plan, chance: Random) -> None:
@@ -232,8 +198,10 @@ async def lose_source(places: Places, plan: Plan) -> None:
 async def promoted(places: Places, plan: Plan, promote: Sequence[str]) -> None:
     """Promote; a command that was killed is run again."""
     arguments = ("promote", LINK, *promote, "--yes")
-    if plan.kills_command_after_s is not None:
-        await places.command(*arguments, killed_after_s=plan.kills_command_after_s)
+    if plan.kills_command_after_s and not await places.command(
+        *arguments, killed_after_s=plan.kills_command_after_s
+    ):
+        return
     await places.command(*arguments)
 
 
@@ -245,14 +213,18 @@ async def campaign(
     shim = build_shim(directory)
     for number, plan in enumerate(plans):
         place = directory / f"round-{number}"
+        lost: set[int] = set()
         async with running(place, shim, Random(f"{seed} {number}")) as places:
             try:
                 async with asyncio.timeout(ROUND_S):
-                    told = await live(places, plan, promote, outcome)
+                    told, lost = await live(places, plan, promote)
             except (RuntimeError, TimeoutError, ExceptionGroup) as error:
-                told = [f"{error!r}"]
-            if told:
-                outcome.logs = places.log_text()
+                told = [repr(error)]
+            outcome.acknowledged += len(places.feed.acknowledged)
+            outcome.lost += len(lost)
+            if lost and plan.is_planned:
+                told = [*told, f"{len(lost)} acknowledged orders are lost by a planned move"]
+            outcome.logs = places.log_text() if told else outcome.logs
         outcome.rounds += 1
         outcome.failed += bool(told)
         outcome.violations += [f"round {number}, {plan.told()}: {each}" for each in told]

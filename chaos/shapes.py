@@ -19,10 +19,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import Final, TypeAlias
 
 from chaos.broker import BrokerProcess, build_shim
 from chaos.experiments.story import Story
+from chaos.shop import Feed, moved, workers
 from chaos.writing import Acknowledged, Writing, values, verdict
 from streamlog.client.admin import MirrorDescription, NewTopic
 from streamlog.clock import SystemClock
@@ -60,6 +62,7 @@ class Places:
 
     def __init__(self, directory: Path) -> None:
         shim = build_shim(directory)
+        self.directory = directory
         self.brokers = {
             name: BrokerProcess(directory / name, shim) for name in ("east", "west", "hub")
         }
@@ -320,6 +323,24 @@ async def source_lost(places: Places, story: Story) -> None:
     )
 
 
+async def app_moves(places: Places, story: Story) -> None:
+    """An app with windows and a join stops in one place, and goes on in the other one."""
+    feed = Feed(Random(0))
+
+    async def move(_: Log) -> None:
+        await asyncio.sleep(LOAD_S)
+        await at_work.end()
+        await places.carry_out("app-move")
+
+    async with workers(places.directory) as at_work:
+        urls = places.url("east"), places.url("west")
+        wrong, lost = await moved(
+            feed, at_work, urls, lambda: places.carry_out("app-standby"), move
+        )
+    story.must(not lost, f"west has all of the {len(feed.acknowledged)} acknowledged orders")
+    story.must(not wrong, f"the rows are those of one run {wrong[:3]}")
+
+
 def lost_and_found(broker: BrokerProcess) -> dict[str, list[bytes]]:
     """Return the values of the records that a broker has cut off and kept, by topic."""
     found: dict[str, list[bytes]] = {}
@@ -335,6 +356,7 @@ SHAPES: Final[Mapping[str, Carry]] = {
     "active-active": active_active,
     "planned-move": planned_move,
     "source-lost": source_lost,
+    "app-moves": app_moves,
 }
 CARRIED_OUT: Final = {
     "hub",
@@ -345,6 +367,8 @@ CARRIED_OUT: Final = {
     "lost",
     "reset",
     "return",
+    "app-standby",
+    "app-move",
 }
 """The blocks of the document that these take."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
-from chaos.app_rows import CLOSING, Rows, differences, rows_for, rows_of
+from chaos.app_rows import CLOSING, Rows, differences, rows_for, rows_of, sent_numbers
 from chaos.commands import OUTPUT, Command
 from chaos.mirrored_app import (
     APP_ID,
@@ -27,7 +27,7 @@ from chaos.mirrored_app import (
     sales,
     visits,
 )
-from streamlog.client.admin import NewTopic
+from streamlog.client.admin import MirrorStatus, NewTopic
 from streamlog.client.producer import Producer
 from streamlog.client.producer.sender import RecordMetadata
 from streamlog.clock import SystemClock
@@ -46,6 +46,8 @@ REQUEST_TIMEOUT_MS: Final = 1_500
 LOOK_S: Final = 0.1
 ROWS_WITHIN_S: Final = 60.0
 STOP_WITHIN_S: Final = 30.0
+AFTER_S: Final = 1.0
+"""How long the feed continues at the second log."""
 STILL: Final = {"mark.quiet.ms": "-1"}
 """Time is that of the orders alone: no marks of the brokers, whose place depends on the clock."""
 
@@ -180,6 +182,15 @@ class Workers:
         return "\n".join(f"---- {each}\n{each.read_text()[-3_000:]}" for each in files)
 
 
+class Moved(NamedTuple):
+    """What has come of a move."""
+
+    wrong: list[str]
+    """The differences of the rows from those that the input demands."""
+    lost: set[int]
+    """The acknowledged orders that the second log does not have."""
+
+
 @asynccontextmanager
 async def workers(directory: Path) -> AsyncIterator[Workers]:
     """Workers that do not outlive the block."""
@@ -188,6 +199,47 @@ async def workers(directory: Path) -> AsyncIterator[Workers]:
         yield made
     finally:
         await made.end(signal.SIGKILL)
+
+
+async def moved(
+    feed: Feed,
+    at_work: Workers,
+    urls: tuple[str, str],
+    link: Callable[[], Awaitable[object]],
+    move: Callable[[Log], Awaitable[object]],
+) -> Moved:
+    """Let the app work at the first log, and then at the second one, which mirrors it.
+
+    `link` lets it mirror the app. `move` ends the workers and promotes, with the second log open.
+    """
+    async with AsyncExitStack() as stack:
+        source, target = [await stack.enter_async_context(Log.open(each)) for each in urls]
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        await feed.open_shop(source)
+        at_work.start(urls[0], "source")
+        feeding = tasks.create_task(feed.run(source))
+        await until_at_work(source)
+        await link()
+        await until_mirrored(target)
+        await move(target)
+        await feeding
+        at_work.start(urls[1], "target")
+        feeding = tasks.create_task(feed.run(target))
+        await asyncio.sleep(AFTER_S)
+        feed.stop()
+        await feeding
+        await feed.close_up(target)
+        told = await until_done(target, at_work)
+        return Moved(told, feed.acknowledged - await sent_numbers(target))
+
+
+async def until_mirrored(log: Log) -> None:
+    """Wait until every mirror has had all of its source once."""
+    while True:
+        mirrors = (await log.admin().describe_mirrors()).mirrors
+        if mirrors and all(each.status == MirrorStatus.ACTIVE for each in mirrors):
+            return
+        await asyncio.sleep(LOOK_S)
 
 
 async def until_at_work(log: Log) -> None:
