@@ -16,6 +16,9 @@ from streamlog.protocol.messages.classic_groups import (
 )
 from streamlog.protocol.schema import ZERO_UUID
 
+MIRRORED_LOGS: Final = "__mirrored."
+"""How the names of topics begin in which links mirror their sources' internal topics, for apps.
+Only brokers read them, and those who may act for one (CLUSTER_ACTION)."""
 TOPIC_IDS_VERSION: Final = 10
 """From this version of both requests on topics go by their ids."""
 

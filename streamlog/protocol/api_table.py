@@ -94,6 +94,8 @@ from streamlog.protocol.messages.mirror_messages import (
     DescribeMirrorsResponse,
     FailBackRequest,
     FailBackResponse,
+    MarkAppsRequest,
+    MarkAppsResponse,
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
@@ -346,6 +348,7 @@ _SERVED: Final = (
     _api(OWN_KEY + 13, FailBackRequest, FailBackResponse),
     _api(OWN_KEY + 14, AlterSealsRequest, AlterSealsResponse),
     _api(OWN_KEY + 20, AlterLinkAclsRequest, AlterLinkAclsResponse, is_of_peers=True),
+    _api(OWN_KEY + 21, MarkAppsRequest, MarkAppsResponse, is_of_peers=True),
 )
 
 TRANSACTION_FEATURE: Final = "transaction.version"

@@ -116,6 +116,7 @@ def test_inter_broker_apis_are_listed_only_on_the_inter_broker_listener() -> Non
             20_009,
             20_011,
             20_020,
+            20_021,
         }
         async with Broker.open("alone", files=MemoryFiles()) as alone:
             assert await shown(alone, "PLAINTEXT") == outer

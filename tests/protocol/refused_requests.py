@@ -727,6 +727,7 @@ RESPONSES: list[tuple[Message, Message]] = [
             (mirror_messages.FailBackRequest, mirror_messages.FailBackResponse),
             (mirror_messages.AlterSealsRequest, mirror_messages.AlterSealsResponse),
             (mirror_messages.AlterLinkAclsRequest, mirror_messages.AlterLinkAclsResponse),
+            (mirror_messages.MarkAppsRequest, mirror_messages.MarkAppsResponse),
             (mirror_messages.DescribeMirrorsRequest, mirror_messages.DescribeMirrorsResponse),
         )
     ),

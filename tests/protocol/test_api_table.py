@@ -97,6 +97,7 @@ ADVERTISED = {
     "FailBack": (20_013, 0, 0, 0),
     "AlterSeals": (20_014, 0, 0, 0),
     "AlterLinkAcls": (20_020, 0, 0, 0),
+    "MarkApps": (20_021, 0, 0, 0),
 }
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamlog.broker.future_responses import Answer, map_response
 from streamlog.broker.handlers import Handlers, entry
+from streamlog.broker.named_topics import MIRRORED_LOGS
 from streamlog.broker.quorum.controller.topic_control import DEFAULT, check_name, is_topic_name
 from streamlog.broker.quorum.metadata.registrations import NO_LEADER
 from streamlog.broker.quorum.raft.raft_wire import METADATA_TOPIC
@@ -296,7 +297,7 @@ class MetadataRequests:
         return MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
-            is_internal=topic.name in self._internal_topics,
+            is_internal=_is_internal(topic.name, self._internal_topics),
             partitions=[
                 MetadataResponsePartition(
                     error_code=(
@@ -353,6 +354,10 @@ def offline(metadata: ClusterMetadata, partition: PartitionRegistration) -> list
     """Return the replicas of a partition whose brokers are fenced or not registered."""
     brokers = metadata.brokers
     return [each for each in partition.replicas if each not in brokers or brokers[each].is_fenced]
+
+
+def _is_internal(name: str, internal_topics: frozenset[str]) -> bool:
+    return name in internal_topics or name.startswith(MIRRORED_LOGS)
 
 
 def _has_ids(request: MetadataRequest) -> bool:
@@ -437,7 +442,7 @@ class TopicPages:
         return DescribeTopicPartitionsResponseTopic(
             name=state.name,
             topic_id=state.topic_id,
-            is_internal=state.name in self._internal_topics,
+            is_internal=_is_internal(state.name, self._internal_topics),
             partitions=[self._partition(number, state.partitions[number]) for number in numbers],
             topic_authorized_operations=TOPIC_OPERATIONS,
         )

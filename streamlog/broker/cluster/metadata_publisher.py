@@ -403,7 +403,7 @@ class MetadataPublisher:
         try:
             partition = self._partitions.host(name, number)
             partition.log.watch_damage(partial(self._damaged.add, (name, number)))
-            self._replicas.apply(partition, self._state(name, state), self._metadata.offset)
+            self._replicas.apply(partition, self._state(name, number, state), self._metadata.offset)
             if not partition.is_leader:
                 if self._partitions.resign(name, number):
                     self._observers.resigned(name, number)
@@ -412,7 +412,7 @@ class MetadataPublisher:
         except StreamlogError as error:
             _log.error("could not open %s-%d on this broker: %s", name, number, error)
 
-    def _state(self, topic: str, partition: PartitionRegistration) -> ReplicaState:
+    def _state(self, topic: str, number: int, partition: PartitionRegistration) -> ReplicaState:
         found = self._metadata.topic(topic)
         mirror = None if found is None else self._metadata.mirrors.get(found.topic_id)
         seal = None if found is None else self._metadata.seals.get(found.topic_id)
@@ -424,6 +424,7 @@ class MetadataPublisher:
             isr=partition.isr,
             last_unclean_epoch=partition.last_unclean_epoch,
             mirror_of=None if mirror is None else mirror.mirror_of,
+            cut=None if mirror is None else mirror.cut_of(number),
             sealed_for=seal.target_cluster_id if seal is not None and seal.is_closed else "",
         )
 

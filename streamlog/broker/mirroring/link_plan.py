@@ -3,8 +3,9 @@
 Pure. Rules of this module:
 
 - A topic of the source is mirrored if the link's patterns name it, under its own name or with the
-  link's prefix. Internal topics are not, and neither are mirrors that the source has of this
-  cluster: they would come back, longer by a prefix each time.
+  link's prefix. Internal topics are not, but for the two that a cut of apps needs (`APP_LOGS`), and
+  neither are mirrors that the source has of this cluster: they would come back, longer by a prefix
+  each time.
 - A topic that has gone from the source keeps its records here, and is stopped with the reason; so
   is one that was deleted and created again, whose records are those of another log.
 - What an operator has stopped or promoted is left alone.
@@ -23,6 +24,10 @@ from streamlog.protocol.messages.topics_and_configs import CreatableTopicConfig
 from streamlog.protocol.schema import ZERO_UUID
 
 INTERNAL_PREFIX = "__"
+TRANSACTION_LOG = "__transaction_state"
+POSITIONS_LOG = "__consumer_offsets"
+APP_LOGS = (TRANSACTION_LOG, POSITIONS_LOG)
+"""What a link with apps mirrors beside their topics."""
 TOPOLOGY = "-topology"
 """How the names of the topics end in which apps keep their topologies (docs/formats.md)."""
 
@@ -49,11 +54,15 @@ class LinkRules(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""
     of_apps: Container[str] = ()
     """Topics of mirrored apps, whatever the patterns say."""
+    app_logs: str = ""
+    """How the names of the mirrors of `APP_LOGS` begin; empty for none."""
     adds_topics: bool = True
     """Whether topics that are not mirrored yet become mirrors."""
 
     def name_of(self, source_topic: str) -> str | None:
         """Return the name here of a topic of the source; None if it is not mirrored."""
+        if source_topic in APP_LOGS and self.app_logs:
+            return f"{self.app_logs}{source_topic.removeprefix(INTERNAL_PREFIX)}"
         if source_topic.startswith(INTERNAL_PREFIX):
             return None
         is_named = any(each.fullmatch(source_topic) for each in self.topics)

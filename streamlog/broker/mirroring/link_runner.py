@@ -19,8 +19,10 @@ from streamlog import repeated
 from streamlog.broker.config.link import LinkConfig, apps_of, patterns_of
 from streamlog.broker.config.topic import TOPIC_SETTINGS
 from streamlog.broker.mirroring.acl_copier import AclCopier
+from streamlog.broker.mirroring.apps.app_marker import MEANING, AppMarker
 from streamlog.broker.mirroring.link_notices import LinkNotices, listed
 from streamlog.broker.mirroring.link_plan import (
+    APP_LOGS,
     KnownMirror,
     LinkRules,
     SourceTopicFacts,
@@ -28,6 +30,7 @@ from streamlog.broker.mirroring.link_plan import (
     plan_link,
 )
 from streamlog.broker.mirroring.source_groups import SourceGroups
+from streamlog.broker.named_topics import MIRRORED_LOGS
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE
 from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorLink, MirrorState
 from streamlog.errors import CorruptData, LogError, StreamlogError, UnsupportedVersion
@@ -51,9 +54,11 @@ from streamlog.protocol.messages.topics_and_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from streamlog.protocol.schema import id_text
 from streamlog.replace import replace
 
 if TYPE_CHECKING:
+    from streamlog.broker.mirroring.readable_ends import ReadableEnds
     from streamlog.broker.mirroring.source_cluster import SourceCluster
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
     from streamlog.clock import Clock
@@ -70,6 +75,9 @@ NOT_COPIED = frozenset(
     }
 )
 """Settings that belong to the brokers of a cluster, not to the records of a topic."""
+APP_LOG_SETTINGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"}
+"""The settings of the mirrors of `APP_LOGS`, whatever the source's have. Compaction takes decisions
+away that a cut of an app needs; a day is left to promote after a loss."""
 SET, DELETE = 0, 1
 
 _log = repeated.logger(__name__)
@@ -106,6 +114,7 @@ class LinkRunner:
         metadata: the committed metadata here.
         cluster_id: this cluster.
         ask: sends a request to the active controller.
+        ends: how far the mirrors here are.
         clock: the time.
     """
 
@@ -118,6 +127,7 @@ class LinkRunner:
         metadata: ClusterMetadata,
         cluster_id: str,
         ask: Ask,
+        ends: ReadableEnds,
         clock: Clock,
     ) -> None:
         self._link = link
@@ -133,6 +143,9 @@ class LinkRunner:
         """What is not mirrored as the link says, and why."""
         self._acls = AclCopier(
             link, config, source, metadata=metadata, ask=ask, notices=self.notices
+        )
+        self._marker = AppMarker(
+            link.link_id, source, ends=ends, ask=ask, clock=clock, notices=self.notices
         )
 
     async def run(self) -> None:
@@ -151,7 +164,11 @@ class LinkRunner:
 
     async def _round(self) -> None:
         await self._source.refresh(None)
-        rules = replace(rules_of(self._config), of_apps=await self._topics_of_apps())
+        rules = replace(
+            rules_of(self._config),
+            of_apps=await self._topics_of_apps(),
+            app_logs=f"{MIRRORED_LOGS}{id_text(self._link.link_id)}." if self._config.apps else "",
+        )
         described = await self._described()
         known = self._known()
         # Mirrors that the patterns do not name any more go on: what was begun ends by an operator's
@@ -161,7 +178,8 @@ class LinkRunner:
             name for name in self._source.topics if name in begun or rules.name_of(name) is not None
         ]
         configs = await self._configs(wanted)
-        hidden = await self._source.refusals(begun - self._source.topics.keys())
+        looked_for = begun.union(APP_LOGS if self._config.apps else ())
+        hidden = await self._source.refusals(looked_for - self._source.topics.keys())
         self._note_hidden(hidden)
         plan = plan_link(
             rules,
@@ -191,6 +209,9 @@ class LinkRunner:
             await self._copy_configs(known, configs)
         if self._config.sync_acls_enabled:
             await self._acls.copy()
+        if self._config.apps:
+            copied = [each for each in known if each.mirror.copies]
+            await self._marker.look({each.name: each.mirror.source_topic for each in copied})
 
     async def _topics_of_apps(self) -> set[str]:
         """Return the topics of the source that the link's apps own or read."""
@@ -256,8 +277,10 @@ class LinkRunner:
 
     async def _configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
         """Return the settings that topics of the source have themselves, as far as we have them."""
+        found = {name: APP_LOG_SETTINGS for name in topics if name in APP_LOGS}
+        topics = [name for name in topics if name not in APP_LOGS]
         if not topics:
-            return {}
+            return found
         resources = [
             DescribeConfigsResource(
                 resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
@@ -267,7 +290,7 @@ class LinkRunner:
         answer = await self._source.ask(
             DescribeConfigsRequest(resources=resources), DescribeConfigsResponse
         )
-        return {
+        return found | {
             result.resource_name: {
                 each.name: each.value
                 for each in result.configs
@@ -324,6 +347,14 @@ class LinkRunner:
 
     def _note_hidden(self, refusals: Mapping[str, int]) -> None:
         """Tell of the topics that the source does not show to the link's user."""
+        logs = [each for each in APP_LOGS if each in refusals]
+        self.notices.note(
+            "app logs",
+            f"the source does not show {listed(logs)}: the link's user needs READ there; {MEANING}"
+            if logs
+            else "",
+        )
+        refusals = {name: code for name, code in refusals.items() if name not in logs}
         codes = ", ".join(sorted({describe(code) for code in refusals.values()}))
         self.notices.note(
             "hidden",

@@ -1,10 +1,11 @@
-"""LostAndFound: what a mirror cuts off because its source does not have it, kept as files.
+"""LostAndFound: what a mirror cuts off, kept as files.
 
 1. Cluster `a` leads `orders`, is cut off, and still takes records at offsets 100 to 119. 2. Cluster
 `b`, which has copied up to 100, is promoted. 3. `a` is to follow `b`, and cuts its log at 100. The
 20 records are not in the log of either any more; they are in `a`, in the file
 `lost-and-found/orders-0-100.log` of the data directory of the partition's leader, as record batches
-one after another. A file is never overwritten and never removed: that is for an operator to do.
+one after another. What the promotion of an app cuts off goes there, too. No file is overwritten or
+removed: that is for an operator to do.
 
 Rule of this module: the file is on disk before the log is cut. A broker that stops in between cuts
 again, and finds the file of the same content.
@@ -54,11 +55,15 @@ class LostAndFound:
         self._threads = threads
         self._offsets = directory.metrics.counter(
             "streamlog_mirror_lost_and_found_offsets_total",
-            "Offsets that a mirror has cut off because its source does not have them.",
+            "Offsets that a mirror has cut off: its source, or the cut of its app, ends before.",
         )
 
-    async def keep(self, partition: Partition, offset: int) -> str:
+    async def keep(
+        self, partition: Partition, offset: int, why: str = "its source does not have"
+    ) -> str:
         """Write the records from `offset` on to a file, durably; return its path.
+
+        `why` begins the line of the log, before the offsets.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -83,8 +88,8 @@ class LostAndFound:
         if is_new:
             self._offsets.add(end_offset - offset)
         _log.warning(
-            "%s-%d: its source does not have offsets %d to %d: they are cut off, and kept in %s",
-            *(partition.topic, partition.index, offset, end_offset - 1, path),
+            "%s-%d: %s offsets %d to %d: they are cut off, and kept in %s",
+            *(partition.topic, partition.index, why, offset, end_offset - 1, path),
         )
         return path
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from streamlog.broker.handlers import Handlers, entry
 from streamlog.broker.mirroring.mirror_figures import lag_of
-from streamlog.protocol.messages.metadata_log import LinkSetting
+from streamlog.protocol.messages.metadata_log import LinkSetting, MarkedPartition
 from streamlog.protocol.messages.mirror_messages import (
     DescribedLink,
     DescribedMirror,
@@ -74,6 +74,7 @@ class MirrorRequests:
                     num_partitions=len(partitions),
                     partitions=[self._partition(each) for each in copies.get(name, ())],
                     attempt=mirror.attempt,
+                    cuts=record.cuts,
                 )
             )
         topics.sort(key=lambda each: each.name)
@@ -100,9 +101,14 @@ class MirrorRequests:
                 trouble=troubles.get(link.link_id, ""),
                 notices=notices.get(link.link_id, []),
                 groups_ms=groups_ms.get(link.link_id, -1),
+                app_mark=self._mark_of(link.link_id),
             )
             for link in sorted(self._metadata.links.values(), key=lambda each: each.name)
         ]
+
+    def _mark_of(self, link_id: bytes) -> list[MarkedPartition]:
+        mark = self._metadata.app_marks.get(link_id)
+        return [] if mark is None else mark.partitions
 
     def _seals(self) -> list[DescribedSeal]:
         """Describe the topics that other clusters take over, or were to take over."""

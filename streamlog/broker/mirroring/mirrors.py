@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 FENCING_EPOCH_MAX = 2**15 - 1
 """The last producer epoch: the field has 16 bits."""
+CUT_AGAIN_S = 1
+"""The time between two attempts to cut a promoted partition, in seconds."""
 LOOK_AGAIN_S = 10
 """The time between two looks at a link whose settings can't be used."""
 
@@ -104,6 +106,7 @@ class Mirrors:
         self._unusable: dict[bytes, str] = {}
         """Why links can't be used, by link."""
         self._copiers: dict[bytes, tuple[MirrorLink, GroupCopier, asyncio.Task[None]]] = {}
+        self._cutting: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self.counts: dict[bytes, LinkCounts] = {}
         """What was copied over each link since this broker started."""
@@ -160,7 +163,38 @@ class Mirrors:
                 self._deal(group)
                 self._deal_links(group)
                 self._deal_groups(group)
+                self._cut_promoted(group)
                 self._abort_left_open()
+
+    def _cut_promoted(self, group: asyncio.TaskGroup) -> None:
+        """Cut the partitions that the promotion of an app has left to this broker, see `CutOf`."""
+        self._cutting = {key: task for key, task in self._cutting.items() if not task.done()}
+        metadata = self._metadata
+        for topic_id, mirror in metadata.mirrors.items():
+            topic = metadata.topics[topic_id]
+            for number in mirror.cuts:
+                partition = self._partitions.hosted(topic.name, number)
+                key = topic.name, number
+                if key in self._cutting or partition is None or _cut_due(partition) is None:
+                    continue
+                self._cutting[key] = group.create_task(self._cut(partition))
+
+    async def _cut(self, partition: Partition) -> None:
+        """Keep what is cut off, cut it, and lead; try again as long as the disk refuses."""
+        while (offset := _cut_due(partition)) is not None:
+            try:
+                await self._lost_and_found.keep(partition, offset, "the cut of its app leaves out")
+                partition.on_kept(offset, self._clock.now_ms())
+            except StreamlogError as error:
+                _log.warning(
+                    "%s-%d is promoted, and has no leader before it is cut at offset %d: %s",
+                    *(partition.topic, partition.index, offset, error),
+                )
+                await asyncio.sleep(CUT_AGAIN_S)
+                continue
+            if partition.is_leader:
+                self._partitions.lead(partition.topic, partition.index)
+        self._changed.set()  # What its transactions have left open is aborted now.
 
     def _abort_left_open(self) -> None:
         """Abort what sources had open in the topics that were promoted here."""
@@ -221,6 +255,7 @@ class Mirrors:
                     metadata=self._metadata,
                     cluster_id=self._cluster_id,
                     ask=self._ask,
+                    ends=ReadableEnds(self._metadata, self._partitions, self._ask_leader),
                     clock=self._clock,
                 )
                 self._runners[link_id] = link, runner, group.create_task(runner.run())
@@ -378,6 +413,10 @@ def _sizes_of(config: LinkConfig) -> FetchSizes:
         max_wait_ms=config.fetch_max_wait_ms,
         timeout_ms=config.request_timeout_ms,
     )
+
+
+def _cut_due(partition: Partition) -> int | None:
+    return None if partition.replica is None else partition.replica.machine.cut_due
 
 
 def left_open(log: PartitionLog, era: LogEra) -> list[int]:

@@ -146,6 +146,17 @@ class Partition:
             self.sealed_for = "" if state is None else state.sealed_for
             self._listener.on_append(self.topic, self.index, RELEASED_BYTES)
 
+    def on_kept(self, offset: int, now_ms: int) -> None:
+        """Cut off what a promotion leaves out, which is kept in a file, and lead.
+
+        Raises:
+            StreamlogError: the disk refused.
+        """
+        if self.replica is not None:
+            self.replica.on_kept(offset, now_ms)
+            self.on_cut()
+            self.on_role()
+
     @property
     def is_alone(self) -> bool:
         """Whether it has no followers, so that synced records are committed."""

@@ -256,6 +256,20 @@ class PartitionReplica:
         self._answer_deletions()
         self._node.neighbours.may_fetch(self)
 
+    def on_kept(self, offset: int, now_ms: int) -> None:
+        """Cut off the records from `offset` on, which are kept in a file, and lead.
+
+        Raises:
+            StreamlogError: the disk refused.
+        """
+        try:
+            self._perform(self.machine.on_kept(offset))
+        except StreamlogError:
+            self._recover_offsets()
+            raise
+        self._perform(self.machine.on_cut(now_ms))
+        self.configure()
+
     def read_offsets(self, *, keep: bool) -> None:
         """Read the offsets from the log, because a leader without followers reports no appends.
 

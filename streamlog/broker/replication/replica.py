@@ -10,6 +10,11 @@ Rule: a replica does not act on metadata from before the broker's registration. 
 3. Its own metadata log still says that it leads epoch 3.
 4. It appends other records at 8 and 9, in epoch 3: no comparison of epochs shows it.
 
+Rule: a promotion may cut a log (`CutOf`). An elected leader whose log is longer, and has no record
+of the era that the promotion began, leads only after `on_kept`: first the shell keeps what is cut.
+That holds for each leader of the era: a record of the era comes from a leader that was cut before,
+and a replica without one is not in sync any more once the first such record is committed.
+
 Not done here: the roles (`leader_replica`, `follower_replica`), all I/O (`partition_replica`).
 """
 
@@ -25,6 +30,7 @@ from streamlog.broker.replication.replica_state import (
     NO_EPOCH,
     BeginEpoch,
     BrokerIdentity,
+    CutOf,
     Effect,
     LoseLeadership,
     MirrorOf,
@@ -32,6 +38,7 @@ from streamlog.broker.replication.replica_state import (
     ReplicaRules,
     ReplicaSettings,
     ReplicaState,
+    Truncate,
 )
 
 
@@ -65,6 +72,8 @@ class Replica:
         self.follower: Follower | None = None
         self.mirror: MirrorReader | None = None
         """How this leader copies its source; None unless it leads a mirror partition."""
+        self.cut_due: int | None = None
+        """Where the log has to be cut before this broker leads, as it has been elected to."""
         self._broker = BrokerIdentity(broker_id)
         self._registered_offset = 0
         self._brokers = brokers
@@ -107,10 +116,25 @@ class Replica:
         if state.leader == self._broker.id:
             if self.leader is not None and not new_epoch:
                 return self.leader.on_metadata(state, now_ms)
+            if self.cut_due is not None and not new_epoch:
+                return []
             return self._lead(state, now_ms)
         if self.follower is not None and not new_epoch:
             return []
         return self._follow(state)
+
+    def on_kept(self, offset: int) -> list[Effect]:
+        """Note that the records from `offset` on are kept in a file: cut them off."""
+        if self.cut_due != offset:
+            return []
+        self.log.cut(offset)
+        return [Truncate(offset)]
+
+    def on_cut(self, now_ms: int) -> list[Effect]:
+        """Note that the disk has cut the log, and lead."""
+        if self.state is None or self.cut_due is None:
+            return []
+        return self._lead(self.state, now_ms)
 
     def retire(self) -> list[Effect]:
         """End the role, because this broker no longer has a replica of the partition."""
@@ -155,6 +179,9 @@ class Replica:
 
     def _lead(self, state: ReplicaState, now_ms: int) -> list[Effect]:
         effects = self._leave()
+        self.cut_due = self._due(state.cut)
+        if self.cut_due is not None:
+            return effects
         self.leader = Leader(
             self._broker,
             self.log,
@@ -169,6 +196,13 @@ class Replica:
         else:
             self.mirror = self._reader(self.leader, state, state.mirror_of)
         return [*effects, *self.leader.on_flushed()]
+
+    def _due(self, cut: CutOf | None) -> int | None:
+        """Return where the log has to be cut before this broker leads; None for nowhere."""
+        if cut is None or self.log.end_offset <= cut.offset:
+            return None
+        is_of_era = self.log.epochs.start_after(cut.leader_epoch - 1) is not None
+        return None if is_of_era else max(cut.offset, self.log.start_offset)
 
     def _reader(self, leader: Leader, state: ReplicaState, source: MirrorOf) -> MirrorReader:
         # Before the first batch of the source's era is copied, there is nothing to protect.
@@ -208,7 +242,7 @@ class Replica:
         if self.follower is not None:
             self._fetch_id = self.follower.next_fetch_id
             self.follower = None
-        leader, self.leader, self.mirror = self.leader, None, None
+        leader, self.leader, self.mirror, self.cut_due = self.leader, None, None, None
         if leader is None:
             return []
         return [LoseLeadership(leader.epoch, leader.take_tickets())]

@@ -37,6 +37,14 @@ class MirrorOf(msgspec.Struct, frozen=True, kw_only=True):
     """The source has no record of this leader epoch or a later one, whatever the log here has."""
 
 
+class CutOf(msgspec.Struct, frozen=True):
+    """Where the promotion of a mirror cuts a partition."""
+
+    offset: int
+    leader_epoch: int
+    """The first one of the era that begins with the promotion."""
+
+
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """A partition's state as the controller has committed it."""
 
@@ -52,6 +60,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """The last leader epoch that began with an unclean election."""
     mirror_of: MirrorOf | None = None
     """What the leader copies instead of serving producers; None for a partition of its own."""
+    cut: CutOf | None = None
+    """Where a leader has to cut the log, unless it has records of that era."""
     sealed_for: str = ""
     """The cluster that takes the topic over, so that producers are refused; empty for none."""
 

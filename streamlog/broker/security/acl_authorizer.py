@@ -20,6 +20,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from streamlog.broker.named_topics import MIRRORED_LOGS
 from streamlog.broker.security.principals import EVERYBODY, IN_PROCESS
 from streamlog.errors import ConfigError
 from streamlog.protocol.acls import (
@@ -329,7 +330,14 @@ class Access(msgspec.Struct, frozen=True):
     """Logs a decision about the principal and its host."""
 
     def topic(self, operation: Operation, name: str) -> bool:
-        """Whether the principal may perform the operation on a topic."""
+        """Whether the principal may perform the operation on a topic.
+
+        A mirror of another cluster's internal topic is no one's but the brokers': it has the
+        positions of all groups there, and a right on all topics, such as a pattern gives, is not
+        meant for that.
+        """
+        if name.startswith(MIRRORED_LOGS):
+            return self.cluster(Operation.CLUSTER_ACTION, logs_denied=False)
         return self._may(operation, ResourceType.TOPIC, name)
 
     def group(self, operation: Operation, name: str) -> bool:

@@ -76,6 +76,7 @@ from streamlog.protocol.messages.mirror_messages import (
     DeleteLinkRequest,
     DescribeMirrorsRequest,
     FailBackRequest,
+    MarkAppsRequest,
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
@@ -276,6 +277,7 @@ RULES: Final[Mapping[type[Message], Rule]] = {
     DescribeMirrorsRequest: on_cluster(Operation.DESCRIBE),
     CreateMirrorsRequest: on_cluster(Operation.CLUSTER_ACTION),
     AlterMirrorPartitionRequest: on_cluster(Operation.CLUSTER_ACTION),
+    MarkAppsRequest: on_cluster(Operation.CLUSTER_ACTION),
     AlterLinkAclsRequest: on_cluster(Operation.CLUSTER_ACTION),
     ListGroupsRequest: coordinator_rules.list_groups,
     SaslHandshakeRequest: for_everybody,

@@ -23,6 +23,7 @@ from streamlog.broker.mirroring.link_login import login_of
 from streamlog.broker.mirroring.link_plan import own_topics
 from streamlog.broker.mirroring.link_runner import rules_of
 from streamlog.cli.broker_command import broker_config
+from streamlog.cli.operate.app_promotion import AppPlan, carry_out, plan_promotion
 from streamlog.cli.session import LogOption, Session, ask, with_log
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import (
@@ -40,6 +41,7 @@ from streamlog.log import Log
 from streamlog.replace import replace
 from streamlog.transport.security import Security
 
+REASONS_SHOWN = 5
 PATIENCE = PromotionPatience()
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -71,6 +73,14 @@ def promote(
     name: LinkArgument,
     *,
     topics: TopicsOption = None,
+    app: Annotated[
+        str | None,
+        typer.Option(
+            "--app",
+            metavar="ID",
+            help="With --now: an app, cut so that each of its transactions is whole or not there.",
+        ),
+    ] = None,
     now: Annotated[
         bool, typer.Option("--now", help="With the records that are here, and no others.")
     ] = False,
@@ -96,7 +106,10 @@ def promote(
     """Let mirrors become topics of this cluster, without loss unless --now is given; ask first."""
     _check_asks(yes=yes, as_json=as_json)
     call = _Promotion(context.obj, log, name, topics, yes=yes, as_json=as_json)
-    if now:
+    if app is not None:
+        _check_app(call, now=now)
+        _promote_app_now(call, app)
+    elif now:
         _promote_now(call)
     else:
         patience = PromotionPatience(timeout_ms=timeout_ms, still_ms=still_ms)
@@ -206,6 +219,68 @@ def _promote_now(call: _Promotion) -> None:
         say(json.dumps({"promoted": promoted, "may_be_missing": may_be_missing}))
     else:
         say(f"{quantity(len(promoted), 'topic')} promoted: {some_of(promoted)}")
+
+
+def _check_app(call: _Promotion, *, now: bool) -> None:
+    if not now:
+        raise UsageError(
+            "--app is for --now: without it, a promotion waits until everything is here, and"
+            " nothing has to be cut. Leave --app out"
+        )
+    if call.topics is not None:
+        raise UsageError("--app promotes all topics of the app: leave --topics out")
+
+
+def _promote_app_now(call: _Promotion, app: str) -> None:
+    async def look(admin: Admin) -> tuple[AppPlan | None, list[PossibleLoss]]:
+        found = await admin.describe_mirrors()
+        link = link_named(found, call.link)
+        apps = apps_of(LinkConfig.of(link.settings))
+        if app not in apps:
+            there = f"its apps are {', '.join(apps)}" if apps else "it has none"
+            raise UsageError(f"link {call.link} mirrors no app {app!r}: {there}")
+        mirrors = [
+            each
+            for each in found.mirrors
+            if each.link == call.link and each.status is not MirrorStatus.PROMOTED
+        ]
+        if not mirrors:
+            return None, []
+        is_alone = len(apps) == 1
+        plan = await plan_promotion(admin, call.link, app, mirrors, is_alone=is_alone)
+        return plan, await admin.possible_losses([e for e in mirrors if e.name in plan.topics])
+
+    plan, losses = ask(call.session, call.log, look)
+    if plan is None:
+        _promoted_before(call, app)
+        return
+    if not call.as_json:
+        _show_plan(plan, losses)
+    if not call.yes:
+        typer.confirm(f"cut and promote {some_of(plan.topics)}?", abort=True)
+    ask(call.session, call.log, lambda admin: carry_out(admin, plan))
+    if call.as_json:
+        say(json.dumps(plan.as_json(losses)))
+    else:
+        say(
+            f"app {app}: {quantity(len(plan.topics), 'topic')} promoted: {some_of(plan.topics)}."
+            " What was cut off is in lost-and-found of the leaders' data directories"
+        )
+
+
+def _promoted_before(call: _Promotion, app: str) -> None:
+    if call.as_json:
+        say(json.dumps({"app": app, "promoted": []}))
+    else:
+        say(f"link {call.link} has no mirror to promote: app {app} was promoted before")
+
+
+def _show_plan(plan: AppPlan, losses: Collection[PossibleLoss]) -> None:
+    out().print(plan.grid(losses))
+    say("the source may have got more records since its last answer")
+    say(f"{quantity(len(plan.cut.out), 'committed transaction')} of the app can't be whole here")
+    for why, count in plan.reasons()[:REASONS_SHOWN]:
+        say(f"  {count}: {why}")
 
 
 def fail_back(

@@ -225,7 +225,7 @@ class GroupAdmin(AdminArea):
         }
 
     async def alter_group_offsets(
-        self, group_id: str, offsets: Mapping[TopicPartition, int]
+        self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> None:
         """Commit offsets for a group without members.
 
@@ -233,6 +233,10 @@ class GroupAdmin(AdminArea):
             LogError: the group has members (NON_EMPTY_GROUP), which commit their own offsets.
             UnknownTopicOrPartition: a partition does not exist.
         """
+        positions = {
+            partition: OffsetAndMetadata(each) if isinstance(each, int) else each
+            for partition, each in offsets.items()
+        }
         request = wire.OffsetCommitRequest(
             group_id=group_id,
             topics=[
@@ -241,10 +245,12 @@ class GroupAdmin(AdminArea):
                     partitions=[
                         wire.OffsetCommitRequestPartition(
                             partition_index=number,
-                            committed_offset=offsets[TopicPartition(topic, number)],
-                            committed_metadata="",
+                            committed_offset=position.offset,
+                            committed_leader_epoch=position.leader_epoch,
+                            committed_metadata=position.metadata,
                         )
                         for number in numbers
+                        if (position := positions[TopicPartition(topic, number)])
                     ],
                 )
                 for topic, numbers in _by_topic(offsets).items()

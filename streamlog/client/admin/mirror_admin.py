@@ -7,14 +7,19 @@ their answers. A partition whose leader does not answer is left out of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from streamlog.client.admin.admin_area import AdminArea, check, raise_refused
-from streamlog.client.admin.log_comparison import ComparedRange, LogSide, compare_logs
+from streamlog.client.admin.log_comparison import (
+    ComparedRange,
+    LogSide,
+    compare_logs,
+    stored_batches,
+)
 from streamlog.client.admin.lossless_promotion import (
     LosslessPromotion,
     PromotionOutcome,
@@ -23,15 +28,16 @@ from streamlog.client.admin.lossless_promotion import (
 from streamlog.client.admin.mirror_answers import (
     LeaderReports,
     freshest,
+    is_app_log,
     leader_reports,
     mirror_answers,
     seal_reports,
 )
 from streamlog.client.admin.topic_admin import TopicAdmin
-from streamlog.client.offset_lookup import NEWEST, list_offsets
+from streamlog.client.offset_lookup import EARLIEST, LATEST, NEWEST, list_offsets
 from streamlog.errors import StreamlogError, UnsupportedVersion
 from streamlog.protocol.error_codes import ErrorCode, error_for
-from streamlog.protocol.messages.metadata_log import LinkSetting
+from streamlog.protocol.messages.metadata_log import LinkSetting, MarkedPartition, MirrorCut
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
     AlterableSeal,
@@ -54,6 +60,7 @@ from streamlog.protocol.messages.mirror_messages import (
     FailBackResponse,
 )
 from streamlog.record import TopicPartition
+from streamlog.records.batch import RecordBatch
 
 SILENT_MS: Final = 10_000
 """A source that has not answered for this long counts as unavailable."""
@@ -210,6 +217,15 @@ class PossibleLoss(msgspec.Struct, frozen=True, kw_only=True):
     """The time since the last answer of the source."""
     newest_ms: int | None
     """The greatest timestamp of the records here, in ms since 1970."""
+
+
+class AppLogs(msgspec.Struct, frozen=True):
+    """What a link has beside the topics of its apps, so that they can be cut."""
+
+    mirrors: Mapping[str, tuple[str, int]]
+    """The mirrors of the source's internal topics and their numbers of partitions, by source."""
+    mark: tuple[MarkedPartition, ...]
+    """Up to where apps were copied as a whole; empty if they never were."""
 
 
 class MirrorAdmin(AdminArea):
@@ -488,6 +504,81 @@ class MirrorAdmin(AdminArea):
             on_progress=on_progress,
         )
 
+    async def app_logs(self, link: str) -> AppLogs:
+        """Return what a link has for a cut of its apps.
+
+        Raises:
+            LogError: the user may not describe the cluster.
+            ConnectionLost: no broker answers.
+        """
+        newest = freshest((await mirror_answers(self._cluster))[0])
+        found = [each for each in newest.links if each.name == link]
+        ids = {each.link_id for each in found}
+        return AppLogs(
+            mirrors={
+                each.source_topic: (each.name, each.num_partitions)
+                for each in newest.topics
+                if each.link_id in ids and is_app_log(each)
+            },
+            mark=tuple(mark for each in found for mark in each.app_mark),
+        )
+
+    async def ends_of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where partitions end, once they all have leaders.
+
+        Raises:
+            UnknownTopicOrPartition: a partition does not exist.
+        """
+        found = await list_offsets(self._cluster, dict.fromkeys(partitions, LATEST))
+        return {partition: each.offset for partition, each in found.items()}
+
+    async def stored_batches(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> AsyncIterator[RecordBatch]:
+        """Yield the batches of a partition from an offset to another one, as they are stored.
+
+        Those without records, which stand for what compaction has removed, are left out. Memory
+        holds one fetch.
+
+        Raises:
+            LogError: the user may not read the topic, or its leader does not answer.
+        """
+        side = LogSide(self._cluster, partition)
+        first = await list_offsets(self._cluster, {partition: EARLIEST})
+        async for batch in stored_batches(side, max(start, first[partition].offset), end):
+            yield batch
+
+    async def promote_app_now(self, cuts: Mapping[str, Mapping[int, int]]) -> None:
+        """Let mirror topics become topics of this cluster, cut, in one decision.
+
+        A partition has no leader until its records above the cut are in `lost-and-found`.
+
+        Args:
+            cuts: by topic, where its partitions are cut; those without a cut stay as they are.
+
+        Raises:
+            LogError: a topic is no mirror, or was promoted before: then none is promoted.
+        """
+        request = AlterMirrorsRequest(
+            wall_ms=self._cluster.clock.wall_ms(),
+            is_whole=True,
+            topics=[
+                AlterableMirror(
+                    name=name,
+                    state=_PROMOTED,
+                    cuts=[MirrorCut(partition=key, offset=at) for key, at in sorted(each.items())],
+                )
+                for name, each in cuts.items()
+            ],
+        )
+
+        def read(answer: AlterMirrorsResponse) -> None:
+            check("promote mirrors", answer.error_code, answer.error_message)
+            outcomes = [(each.name, each.error_code, each.error_message) for each in answer.topics]
+            raise_refused("promote", outcomes)
+
+        await self._ask_controller(request, AlterMirrorsResponse, read)
+
     async def describe_mirrors(self) -> MirrorsDescription:
         """Return all links and mirror topics, with what the leaders of their partitions know.
 
@@ -537,6 +628,7 @@ def join_answers(
             (next(iter(troubles.get(each.link_id, {}).values()), ""), wall_ms),
         )
         for each in newest.topics
+        if not is_app_log(each)
     )
     links = tuple(
         LinkDescription(
@@ -546,7 +638,9 @@ def join_answers(
             troubles=troubles.get(each.link_id, {}),
             notices=notices.get(each.link_id, {}),
             mirrors=sum(
-                mirror.link_id == each.link_id and mirror.state != _PROMOTED
+                mirror.link_id == each.link_id
+                and mirror.state != _PROMOTED
+                and not is_app_log(mirror)
                 for mirror in newest.topics
             ),
         )

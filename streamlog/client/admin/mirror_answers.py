@@ -15,6 +15,7 @@ from streamlog.client.admin.admin_area import check
 from streamlog.client.cluster import Cluster
 from streamlog.errors import StreamlogError
 from streamlog.protocol.messages.mirror_messages import (
+    DescribedMirror,
     DescribedMirrorPartition,
     DescribedSealPartition,
     DescribeMirrorsRequest,
@@ -68,6 +69,14 @@ def freshest(answers: Mapping[int, DescribeMirrorsResponse]) -> DescribeMirrorsR
     """Return the answer of the newest metadata."""
     # Brokers apply the metadata one after another, so one may not know yet what another one tells.
     return max(answers.values(), key=lambda each: each.metadata_offset)
+
+
+def is_app_log(mirror: DescribedMirror) -> bool:
+    """Whether it mirrors an internal topic, for a cut of apps: no topic that users have to do with.
+
+    Links mirror no other internal topics.
+    """
+    return mirror.source_topic.startswith("__")
 
 
 def leader_reports(answers: Mapping[int, DescribeMirrorsResponse]) -> dict[bytes, LeaderReports]:

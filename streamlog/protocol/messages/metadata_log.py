@@ -263,6 +263,13 @@ class MirrorEra(Struct):
     topic_id: bytes = uuid("0+")
 
 
+class MirrorCut(Struct):
+    """Where a promotion cuts a partition."""
+
+    partition: int = int32("0+")
+    offset: int = int64("0+")
+
+
 class MirrorTopicRecord(Message, versions="0", flexible_from=0):
     """Our own: the whole state of a topic as a mirror, or as one that was a mirror."""
 
@@ -280,6 +287,26 @@ class MirrorTopicRecord(Message, versions="0", flexible_from=0):
     attempt: int = int64("0+", default=0)
     # Eras whose records the log here may have, and the source has not.
     strays: list[MirrorEra] = array(MirrorEra, "0+", tag=0)
+    # Those of the promotion, if it was that of an app.
+    cuts: list[MirrorCut] = array(MirrorCut, "0+", tag=1)
+
+
+class MarkedPartition(Struct):
+    """What is noted of a partition of a source."""
+
+    topic: str = string("0+")
+    partition: int = int32("0+")
+    scan_from: int = int64("0+")
+    whole_below: int = int64("0+")
+    # Of the log of transactions only.
+    settled_below: int = int64("0+", default=-1)
+
+
+class AppMarkRecord(Message, versions="0", flexible_from=0):
+    """Our own: up to where a link's apps were copied as a whole; it replaces the one before."""
+
+    link_id: bytes = uuid("0+")
+    partitions: list[MarkedPartition] = array(MarkedPartition, "0+")
 
 
 class TopicSealRecord(Message, versions="0", flexible_from=0):

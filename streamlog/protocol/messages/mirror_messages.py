@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from streamlog.protocol.messages.metadata_log import LinkSetting, MirrorEra
+from streamlog.protocol.messages.metadata_log import (
+    LinkSetting,
+    MarkedPartition,
+    MirrorCut,
+    MirrorEra,
+)
 from streamlog.protocol.messages.topics_and_configs import CreatableTopicConfig
 from streamlog.protocol.schema import (
     Message,
@@ -148,6 +153,8 @@ class AlterableMirror(Struct):
     reason: str = string("0+")
     # That of a promotion without loss, if it is one; a new promotion gets a higher number.
     attempt: int = int64("0+", default=-1)
+    # Where partitions are cut before the topic is promoted.
+    cuts: list[MirrorCut] = array(MirrorCut, "0+", tag=0)
 
 
 class AlterMirrorsRequest(Message, versions="0-0", flexible_from=0):
@@ -157,6 +164,8 @@ class AlterMirrorsRequest(Message, versions="0-0", flexible_from=0):
     # The time of the sender, in ms since 1970.
     wall_ms: int = int64("0+")
     topics: list[AlterableMirror] = array(AlterableMirror, "0+")
+    # Whether all of the topics are altered or none.
+    is_whole: bool = boolean("0+", tag=0)
 
 
 class AlterMirrorsResponse(Message, versions="0-0", flexible_from=0):
@@ -232,6 +241,21 @@ class AlterMirrorPartitionResponse(Message, versions="0-0", flexible_from=0):
     leader_epoch: int = int32("0+", default=-1)
 
 
+class MarkAppsRequest(Message, versions="0-0", flexible_from=0):
+    """Note up to where the apps of a link were copied as a whole."""
+
+    __response__: ClassVar[MarkAppsResponse]
+    link_id: bytes = uuid("0+")
+    partitions: list[MarkedPartition] = array(MarkedPartition, "0+")
+
+
+class MarkAppsResponse(Message, versions="0-0", flexible_from=0):
+    """Whether it was noted."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+
+
 class LinkAclChange(Struct):
     """An ACL that a link adds or removes; other fields as in CreateAcls."""
 
@@ -279,6 +303,8 @@ class DescribedLink(Struct):
     notices: list[str] = string_array("0+")
     # The time since the last but one whole round of copying groups began here; -1 before that.
     groups_ms: int = int64("0+", default=-1)
+    # Up to where its apps were copied as a whole, see `app_marks`; empty if they never were.
+    app_mark: list[MarkedPartition] = array(MarkedPartition, "0+", tag=0)
 
 
 class DescribedMirrorPartition(Struct):
@@ -321,6 +347,8 @@ class DescribedMirror(Struct):
     partitions: list[DescribedMirrorPartition] = array(DescribedMirrorPartition, "0+")
     # The number of the last promotion without loss that was begun.
     attempt: int = int64("0+", default=0)
+    # Where its promotion has cut it, if that was one of an app.
+    cuts: list[MirrorCut] = array(MirrorCut, "0+", tag=0)
 
 
 class DescribedSealPartition(Struct):

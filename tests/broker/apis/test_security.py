@@ -78,6 +78,7 @@ from streamlog.protocol.messages.mirror_messages import (
     DeleteLinkRequest,
     DescribeMirrorsRequest,
     FailBackRequest,
+    MarkAppsRequest,
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
     AlterPartitionReassignmentsRequest,
@@ -355,6 +356,7 @@ MATRIX: list[tuple[Callable[[], Message], Need]] = [
     (CreateMirrorsRequest, (*C, OP.CLUSTER_ACTION)),
     (AlterMirrorPartitionRequest, (*C, OP.CLUSTER_ACTION)),
     (AlterLinkAclsRequest, (*C, OP.CLUSTER_ACTION)),
+    (MarkAppsRequest, (*C, OP.CLUSTER_ACTION)),
     (lambda: DeleteGroupsRequest(groups_names=["g"]), (*G, OP.DELETE)),
     (lambda: OffsetDeleteRequest(group_id="g"), (*G, OP.DELETE)),
     (lambda: InitProducerIdRequest(transactional_id=None), (*C, OP.IDEMPOTENT_WRITE)),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.mirroring.app_cut import (
+from streamlog.broker.mirroring.apps.app_cut import (
     AppCut,
     AppHistory,
     LoggedTransaction,

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from random import Random
 
 from streamlog.broker.broker import Broker
-from streamlog.broker.mirroring.app_cut import (
+from streamlog.broker.mirroring.apps.app_cut import (
     AppHistory,
     PartitionHistory,
     TransactionName,
     Where,
     cut_app,
 )
-from streamlog.broker.mirroring.app_history import (
+from streamlog.broker.mirroring.apps.app_history import (
     committed_positions,
     logged_transactions,
     spans_in,

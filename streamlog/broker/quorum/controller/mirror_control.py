@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from streamlog.broker.config.link import LinkConfig, check_references
 from streamlog.broker.config.security import SecurityConfig
+from streamlog.broker.named_topics import MIRRORED_LOGS
 from streamlog.broker.quorum.controller.decision import (
     ControllerContext,
     Decision,
@@ -44,8 +45,10 @@ from streamlog.broker.quorum.metadata.topic_seals import SealState
 from streamlog.errors import ConfigError, LogError, TopicExists, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.metadata_log import (
+    AppMarkRecord,
     PartitionChangeRecord,
     RemoveMirrorLinkRecord,
+    RemoveTopicRecord,
 )
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
@@ -64,6 +67,8 @@ from streamlog.protocol.messages.mirror_messages import (
     DeleteLinkResponse,
     FailBackRequest,
     FailBackResponse,
+    MarkAppsRequest,
+    MarkAppsResponse,
     MirrorResult,
 )
 from streamlog.protocol.messages.partitions_and_replicas import CreatePartitionsTopic
@@ -102,6 +107,7 @@ class MirrorControl:
                 decides(FailBackRequest, self.fail_back),
                 decides(AlterMirrorsRequest, self.alter_mirrors),
                 decides(AlterMirrorPartitionRequest, self.alter_partition),
+                decides(MarkAppsRequest, self.mark_apps),
             ]
         )
 
@@ -169,7 +175,25 @@ class MirrorControl:
             self._check_unused(link)
         except LogError as error:
             return respond(DeleteLinkResponse(error_code=error.code, error_message=str(error)))
-        return respond(DeleteLinkResponse(), (RemoveMirrorLinkRecord(link_id=link.link_id),))
+        # The logs of its apps are of no use without it, and are not for users to delete.
+        logs = [
+            RemoveTopicRecord(topic_id=topic_id)
+            for topic_id, name in self._mirrors_of(link)
+            if name.startswith(MIRRORED_LOGS)
+        ]
+        return respond(DeleteLinkResponse(), (*logs, RemoveMirrorLinkRecord(link_id=link.link_id)))
+
+    def mark_apps(self, request: MarkAppsRequest, _: int, __: int) -> Decision[MarkAppsResponse]:
+        """Keep up to where the apps of a link were copied as a whole."""
+        if request.link_id not in self._context.metadata.links:
+            return respond(
+                MarkAppsResponse(
+                    error_code=ErrorCode.RESOURCE_NOT_FOUND,
+                    error_message="the link has been deleted",
+                )
+            )
+        mark = AppMarkRecord(link_id=request.link_id, partitions=request.partitions)
+        return respond(MarkAppsResponse(), (mark,))
 
     def _link(self, name: str) -> MirrorLink:
         link = self._context.metadata.link(name)
@@ -179,13 +203,19 @@ class MirrorControl:
             raise error_for(ErrorCode.RESOURCE_NOT_FOUND, f"there is no link {name!r}: {there}")
         return link
 
-    def _check_unused(self, link: MirrorLink) -> None:
+    def _mirrors_of(self, link: MirrorLink) -> list[tuple[bytes, str]]:
+        """Return the ids and names of the topics that a link mirrors."""
         metadata = self._context.metadata
-        mirrors = sorted(
-            metadata.topics[each.topic_id].name
+        return [
+            (each.topic_id, metadata.topics[each.topic_id].name)
             for each in metadata.mirrors.values()
             # Promoted topics keep the link's id as their history, and don't need the link.
             if each.link_id == link.link_id and each.is_mirror
+        ]
+
+    def _check_unused(self, link: MirrorLink) -> None:
+        mirrors = sorted(
+            name for _, name in self._mirrors_of(link) if not name.startswith(MIRRORED_LOGS)
         )
         if mirrors:
             raise error_for(
@@ -260,7 +290,9 @@ class MirrorControl:
                 ),
                 # An app notes the ids of its topics, with its positions and in its changelogs, and
                 # takes other ids for topics that were deleted and created again.
-                asked.source_topic_id if link.settings.get("apps") else ZERO_UUID,
+                asked.source_topic_id
+                if link.settings.get("apps") and not asked.name.startswith(MIRRORED_LOGS)
+                else ZERO_UUID,
             )
             yield from records
             yield replace(mirror, topic_id=result.topic_id).record()
@@ -339,7 +371,7 @@ class MirrorControl:
     def alter_mirrors(
         self, request: AlterMirrorsRequest, _: int, __: int
     ) -> Decision[AlterMirrorsResponse]:
-        """Pause, resume, stop or promote mirror topics, each of them alone."""
+        """Pause, resume, stop or promote mirror topics, each of them alone or all as one."""
         records: dict[bytes, list[MetadataRecord]] = {}
         results = []
         for asked in request.topics:
@@ -352,6 +384,8 @@ class MirrorControl:
             except LogError as error:
                 result.error_code, result.error_message = error.code, str(error)
             results.append(result)
+        if request.is_whole and any(each.error_code for each in results):
+            return respond(AlterMirrorsResponse(topics=results))
         every = [each for one in records.values() for each in one]
         return respond(AlterMirrorsResponse(topics=results), every)
 
@@ -397,6 +431,7 @@ class MirrorControl:
         after = replace(mirror, state=state, reason=asked.reason, since_ms=wall_ms)
         if state is MirrorState.PROMOTING:
             after = replace(after, attempt=_next_attempt(mirror, asked))
+        after = replace(after, cuts=_cuts(topic, asked))
         if state is not MirrorState.PROMOTED:
             yield after.record()
             return
@@ -428,6 +463,8 @@ class MirrorControl:
             #    begin at 5, too. 3. Promoted, it would give the offsets 3 and 4 to new records,
             #    which groups at 5 never read. So only those in sync may lead.
             record.eligible_leader_replicas = []
+            # What the cut takes away is committed here, and followers have it.
+            record.is_unclean = record.partition_id in after.cuts
             yield record
 
     # ---- partitions ----
@@ -464,6 +501,23 @@ class MirrorControl:
             epoch = partition.changed(change).leader_epoch
             return respond(AlterMirrorPartitionResponse(leader_epoch=epoch), (change,))
         return respond(AlterMirrorPartitionResponse(error_code=code))
+
+
+def _cuts(topic: TopicRegistration, asked: AlterableMirror) -> dict[int, int]:
+    """Return where a promotion cuts the partitions of a topic.
+
+    Raises:
+        LogError: it is no promotion, or a cut is of no partition of the topic.
+    """
+    cuts = {each.partition: each.offset for each in asked.cuts}
+    is_promoted = asked.state == MirrorState.PROMOTED
+    if cuts and not (is_promoted and cuts.keys() <= topic.partitions.keys()):
+        raise error_for(
+            ErrorCode.INVALID_REQUEST,
+            f"{topic.name}: only the partitions of a topic that is promoted are cut, and they are"
+            f" 0 to {len(topic.partitions) - 1}: not {sorted(cuts)}",
+        )
+    return cuts
 
 
 def _next_attempt(mirror: MirrorTopic, asked: AlterableMirror) -> int:

@@ -13,6 +13,7 @@ from itertools import zip_longest
 
 from streamlog.broker.config.broker import PARTITIONS_MAX, TopicConfig
 from streamlog.broker.config.settings import SettingSource
+from streamlog.broker.named_topics import MIRRORED_LOGS
 from streamlog.broker.quorum.controller.config_control import inherited_source
 from streamlog.broker.quorum.controller.decision import (
     ControllerContext,
@@ -147,6 +148,7 @@ class TopicControl:
         for topic in request.topics:
             try:
                 _check_once(topic.name, counts)
+                _check_not_reserved(topic.name)
                 result, made = self.created(topic)
             except LogError as error:
                 result = CreatableTopicResult(
@@ -513,6 +515,14 @@ def check_name(name: str) -> None:
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"{name[:300]!r} can't be the name of a topic: use 1 to 249 of the characters a-z, "
             "A-Z, 0-9, '.', '_' and '-'",
+        )
+
+
+def _check_not_reserved(name: str) -> None:
+    if name.startswith(MIRRORED_LOGS):
+        raise error_for(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{name}: names that begin with {MIRRORED_LOGS} are those of links: choose another one",
         )
 
 

@@ -32,6 +32,7 @@ from streamlog.errors import CorruptData
 from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 from streamlog.protocol.messages.metadata_log import (
     AccessControlEntryRecord,
+    AppMarkRecord,
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
     ConfigRecord,
@@ -272,6 +273,8 @@ class ClusterMetadata:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[bytes, TopicRegistration] = {}
         self.links: dict[bytes, MirrorLink] = {}
+        self.app_marks: dict[bytes, AppMarkRecord] = {}
+        """By link, see `mirroring.apps.app_marks`."""
         self.mirrors: dict[bytes, MirrorTopic] = {}
         """By topic id: topics that are mirrors, or that were before their promotion."""
         self.seals: dict[bytes, TopicSeal] = {}
@@ -536,7 +539,14 @@ class ClusterMetadata:
         before = self.links.pop(record.link_id, None)
         if before is None:
             raise _misfit(offset, f"there is no link with id {id_text(record.link_id)}")
+        self.app_marks.pop(record.link_id, None)
         return LinkChanged(before, None)
+
+    def _mark_apps(self, record: AppMarkRecord, offset: int) -> None:
+        """Keep a mark for the promotion that may need it; no part of a broker waits for it."""
+        if record.link_id not in self.links:
+            raise _misfit(offset, f"there is no link with id {id_text(record.link_id)}")
+        self.app_marks[record.link_id] = record
 
     def _put_mirror(self, record: MirrorTopicRecord, offset: int) -> MetadataChange:
         self._known_topic(record.topic_id, offset)
@@ -587,6 +597,7 @@ class ClusterMetadata:
         NoOpRecord: _nothing,
         MirrorLinkRecord: _put_link,
         RemoveMirrorLinkRecord: _remove_link,
+        AppMarkRecord: _mark_apps,
         MirrorTopicRecord: _put_mirror,
         TopicSealRecord: _put_seal,
     }
@@ -600,8 +611,10 @@ class ClusterMetadata:
         """
         for _, broker in sorted(self.brokers.items()):
             yield broker.record()
-        for _, link in sorted(self.links.items()):
+        for link_id, link in sorted(self.links.items()):
             yield link.record()
+            if link_id in self.app_marks:
+                yield self.app_marks[link_id]
         yield from self._topic_records()
         for (kind, resource), own in sorted(self._configs.items()):
             for name, value in sorted(own.items()):

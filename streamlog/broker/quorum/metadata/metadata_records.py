@@ -16,6 +16,7 @@ from streamlog.errors import CorruptData, UnsupportedVersion
 from streamlog.protocol.codec import decode, encode, read_uvarint, uvarint
 from streamlog.protocol.messages.metadata_log import (
     AccessControlEntryRecord,
+    AppMarkRecord,
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
     ConfigRecord,
@@ -59,6 +60,7 @@ MetadataRecord: TypeAlias = (
     | RemoveMirrorLinkRecord
     | MirrorTopicRecord
     | TopicSealRecord
+    | AppMarkRecord
 )
 
 FRAME_VERSION = 1
@@ -86,6 +88,7 @@ KINDS: dict[int, type[Message]] = {
     OWN_KIND + 2: RemoveMirrorLinkRecord,
     OWN_KIND + 3: MirrorTopicRecord,
     OWN_KIND + 4: TopicSealRecord,
+    OWN_KIND + 5: AppMarkRecord,
 }
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 

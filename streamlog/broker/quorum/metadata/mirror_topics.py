@@ -30,9 +30,10 @@ from typing import Protocol, Self
 
 import msgspec
 
-from streamlog.broker.replication.replica_state import NO_EPOCH, MirrorOf
+from streamlog.broker.replication.replica_state import NO_EPOCH, CutOf, MirrorOf
 from streamlog.protocol.messages.metadata_log import (
     LinkSetting,
+    MirrorCut,
     MirrorEra,
     MirrorLinkRecord,
     MirrorTopicRecord,
@@ -141,6 +142,9 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
     """The number of the last promotion without loss that was begun. Only that one may still end:
     requests of an earlier one may be on their way when an operator has begun anew."""
+    cuts: Mapping[int, int] = msgspec.field(default_factory=dict)
+    """Where the promotion of an app cuts partitions, by number: a leader cuts its log there before
+    it leads in the era of the promotion. They stay here, for leaders that are elected later."""
 
     @property
     def is_mirror(self) -> bool:
@@ -178,6 +182,11 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
         """All eras of which the log here may have records; ascending, the first one first."""
         return tuple(sorted({*self.eras, *self.strays}, key=lambda each: each.leader_epoch))
 
+    def cut_of(self, partition: int) -> CutOf | None:
+        """Where the promotion cuts a partition; None if it does not."""
+        offset = None if self.is_mirror else self.cuts.get(partition)
+        return None if offset is None else CutOf(offset, self.eras[-1].leader_epoch)
+
     def was_led_by(self, cluster_id: str) -> bool:
         """Whether a cluster has led the topic before the source does now."""
         return any(each.cluster_id == cluster_id for each in (*self.eras[:-1], *self.strays))
@@ -195,6 +204,7 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
             eras=[each.field() for each in self.eras],
             attempt=self.attempt,
             strays=[each.field() for each in self.strays],
+            cuts=[MirrorCut(partition=key, offset=at) for key, at in sorted(self.cuts.items())],
         )
 
     @classmethod
@@ -215,6 +225,7 @@ class MirrorTopic(msgspec.Struct, frozen=True, kw_only=True):
             eras=tuple(map(LogEra.of_field, record.eras)),
             attempt=record.attempt,
             strays=tuple(map(LogEra.of_field, record.strays)),
+            cuts={each.partition: each.offset for each in record.cuts},
         )
 
 

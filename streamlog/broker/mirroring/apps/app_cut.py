@@ -36,6 +36,7 @@ Where = tuple[str, int]
 """A topic and a partition."""
 TransactionName = tuple[int, int]
 """The producer's id, and the epoch of the markers."""
+NO_TRANSACTION: TransactionName = -1, -1
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -96,6 +97,10 @@ class AppCut(msgspec.Struct, frozen=True, kw_only=True):
     """For each partition that the app writes to."""
     positions: Mapping[tuple[str, Where], int]
     """Of each group, by the last transaction that is in."""
+    committed_by: Mapping[tuple[str, Where], TransactionName]
+    """That transaction."""
+    stable: Mapping[Where, int]
+    """The last stable offset of each partition at the cut."""
     out: Mapping[TransactionName, str]
     """The committed transactions that are not in, and why."""
 
@@ -122,7 +127,14 @@ def cut_app(history: AppHistory) -> AppCut:
     falling = _FallingCut(history)
     while falling.falls():
         pass
-    return AppCut(ends=falling.ends, positions=falling.positions(), out=falling.out)
+    committed = falling.positions()
+    return AppCut(
+        ends=falling.ends,
+        positions={key: offset for key, (_, offset, _) in committed.items()},
+        committed_by={key: name for key, (_, _, name) in committed.items()},
+        stable={where: falling.stable_end(where) for where in history.partitions},
+        out=falling.out,
+    )
 
 
 class _FallingCut:
@@ -166,7 +178,7 @@ class _FallingCut:
 
     def falls(self) -> bool:
         """Let transactions fall out; return whether any did."""
-        stable = {where: self._stable_end(where) for where in self._history.partitions}
+        stable = {where: self.stable_end(where) for where in self._history.partitions}
         before = len(self.out)
         last_out = None
         for name in self._names:
@@ -182,7 +194,7 @@ class _FallingCut:
     def _end(self, where: Where) -> int:
         return self.ends.get(where, self._history.partitions[where].end)
 
-    def _stable_end(self, where: Where) -> int:
+    def stable_end(self, where: Where) -> int:
         """Return the last stable offset of a partition at the cut."""
         end = self._end(where)
         left_open = (
@@ -217,9 +229,12 @@ class _FallingCut:
             if where in self.ends:
                 self.ends[where] = min(self.ends[where], marker)
 
-    def positions(self) -> dict[tuple[str, Where], int]:
-        """Return the positions of all groups at the cut."""
-        found: dict[tuple[str, Where], tuple[int, int]] = {}
+    def positions(self) -> dict[tuple[str, Where], tuple[int, int, TransactionName]]:
+        """Return where each group stands at the cut: after which marker, at which offset, by whom.
+
+        A transaction that has left the group where it was counts, too: its text may be another.
+        """
+        found: dict[tuple[str, Where], tuple[int, int, TransactionName]] = {}
         for name in self._names:
             if name in self.out:
                 continue
@@ -228,8 +243,9 @@ class _FallingCut:
                 at = self._markers[name].get(each.where, -1)
                 for where, offset in each.offsets.items():
                     key = each.group, where
-                    found[key] = max(found.get(key, (-1, -1)), (at, offset))
-        return {key: offset for key, (_, offset) in found.items()}
+                    last = found.get(key, (-1, -1, NO_TRANSACTION))
+                    found[key] = max(last, (at, offset, name))
+        return found
 
 
 def _text(where: Where) -> str:
@@ -237,9 +253,17 @@ def _text(where: Where) -> str:
 
 
 class PartitionScan:
-    """Finds the transactions in a partition of a mirror, from its batches in their order."""
+    """Finds the transactions in a partition of a mirror, from its batches in their order.
 
-    def __init__(self) -> None:
+    Args:
+        names_matter: whether a cut may be before one of them. Elsewhere only the ends of open ones
+            count, and producers without names are welcome.
+    """
+
+    def __init__(self, *, names_matter: bool = True) -> None:
+        self._names_matter = names_matter
+        self.nameless: LogError | None = None
+        """Why transactions here have no names, if that did not matter."""
         self._ended: list[Span] = []
         self._open: dict[int, tuple[int, int]] = {}
         """By producer: the epoch that it writes with, and the first offset of its transaction."""
@@ -257,11 +281,13 @@ class PartitionScan:
         before, first = self._open.pop(producer_id, (epoch - 1, offset))
         # An aborted one needs no name: a fencing coordinator of version 1 begins an epoch, too.
         if commits and before == epoch:
-            raise LogError(
+            self.nameless = LogError(
                 f"producer {producer_id} commits in epoch {epoch} without beginning another one, so"
                 " that its transactions can't be told apart: the source needs transaction.version"
                 " 2, and the producer a client that has it"
             )
+            if self._names_matter:
+                raise self.nameless
         self._ended.append(Span((producer_id, epoch), first, offset, commits))
 
     def spans(self) -> tuple[Span, ...]:
