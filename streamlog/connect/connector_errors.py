@@ -75,3 +75,15 @@ class Fenced(ConnectError):
     """Another task has taken over the partitions; nothing that this one does counts any more."""
 
     fatal = True
+
+
+def is_of_connection(error: BaseException, transient: tuple[type[BaseException], ...]) -> bool:
+    """Return whether an error says that the other side can't be reached at the moment.
+
+    Args:
+        error: the error of a connector.
+        transient: the classes that the connector lists; its own errors say so themselves.
+    """
+    if isinstance(error, ConnectError):
+        return isinstance(error, Retriable)
+    return isinstance(error, transient)

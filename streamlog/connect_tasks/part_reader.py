@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from streamlog import repeated
-from streamlog.connect.connector_errors import BadRecord, ConnectError, Retriable
+from streamlog.connect.connector_errors import BadRecord, Retriable, is_of_connection
 from streamlog.connect.parts import part_id
 from streamlog.connect.retries import Backoff, RecordRetry
 from streamlog.connect.source import Source, SourceOffset, SourcePartition
@@ -295,11 +295,9 @@ class PartReader:
             ProcessingError: the error is not one of a connection.
         """
         self.figures.fail(self._deps.clock.wall_ms())
-        if isinstance(error, Retriable):
-            return error.after_ms
-        if isinstance(error, ConnectError) or not isinstance(error, self._deps.source.transient):
+        if not is_of_connection(error, self._deps.source.transient):
             raise self._failure(error) from error
-        return None
+        return error.after_ms if isinstance(error, Retriable) else None
 
     async def _wait_to_retry(self, error: Exception, wait_ms: int, then: str = READS_ON) -> None:
         self.figures.retries += 1

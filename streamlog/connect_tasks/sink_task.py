@@ -33,6 +33,7 @@ from streamlog.connect.connector_errors import (
     ConnectError,
     Fenced,
     Retriable,
+    is_of_connection,
 )
 from streamlog.connect.retries import Backoff, RecordRetry
 from streamlog.connect.row_schema import Schema
@@ -669,8 +670,7 @@ class SinkRunner:
             self._must_recover = True
 
     def _is_of_connection(self, error: Exception) -> bool:
-        is_known = isinstance(error, self._sink.transient) and not isinstance(error, ConnectError)
-        return isinstance(error, Retriable) or is_known
+        return is_of_connection(error, self._sink.transient)
 
     async def _abort(self) -> None:
         """Forget what the target has not committed; a failure of that is only logged."""

@@ -26,6 +26,7 @@ import msgspec
 
 from streamlog import repeated
 from streamlog.clock import Clock
+from streamlog.connect.connector_errors import is_of_connection
 from streamlog.connect.declared_connectors import SourceConnector
 from streamlog.connect.herding.configs import TASK_PARTS
 from streamlog.connect.parts import OffsetBook, encode_offset
@@ -329,7 +330,7 @@ class Discovery:
         try:
             return await connector.source.partitions(context)
         except Exception as error:
-            if not isinstance(error, connector.source.transient):
+            if not is_of_connection(error, connector.source.transient):
                 raise ProcessingError(
                     f"source {connector.name!r} can't name its parts: {type(error).__name__}:"
                     f" {error}",
