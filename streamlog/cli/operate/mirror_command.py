@@ -24,6 +24,7 @@ from streamlog.broker.mirroring.link_runner import rules_of
 from streamlog.cli.broker_command import broker_config
 from streamlog.cli.operate import mirror_to_kafka
 from streamlog.cli.operate.connectors_command import DEFAULT_CONNECT
+from streamlog.cli.operate.mirror_maker_flows import from_mirrormaker
 from streamlog.cli.operate.mirror_promotion import (
     ConfigOption,
     JsonOption,
@@ -136,6 +137,7 @@ mirror = typer.Typer(help="Topics that are copied from other clusters.", no_args
 mirror.command("promote")(promote)
 mirror.command("fail-back")(fail_back)
 mirror.command("unseal")(unseal)
+mirror.command("from-mirrormaker")(from_mirrormaker)
 
 
 class SourceLook(msgspec.Struct, frozen=True):
