@@ -131,6 +131,11 @@ class HerderGroup:
                 ),
             )
 
+    def read_status(self, record: ConfigRecord) -> None:
+        """Let all members read a record of the status topic."""
+        for name, member in list(self.members.items()):
+            self.perform(name, member.herder.status_replayed(*record))
+
     def discover(self) -> None:
         name, asked = self.discoveries.pop(0)
         if name in self.members:
@@ -184,7 +189,7 @@ class HerderGroup:
             for slot, (_, is_paused) in member.running.items()
         }
 
-    def perform(self, name: str, effects: Sequence[Effect]) -> None:  # noqa: C901, PLR0912 - a case for each effect
+    def perform(self, name: str, effects: Sequence[Effect]) -> None:  # noqa: C901 - a case for each effect
         member = self.members[name]
         for effect in effects:
             match effect:
@@ -193,8 +198,7 @@ class HerderGroup:
                     if name == self.leader:
                         self.log += records
                 case WriteStatus(key, status):
-                    for each in self.members.values():
-                        each.herder.statuses.replay(*status_record(*key, status))
+                    self.read_status(status_record(*key, status))
                 case RequestAnswer(number):
                     assert number not in self.answers, "answered twice"
                     self.answers[number] = effect

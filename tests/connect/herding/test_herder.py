@@ -30,6 +30,8 @@ from streamlog.connect.herding.herder_requests import (
     SetTarget,
 )
 from streamlog.connect.herding.lifecycle import VERSION, ConnectorState, TargetState
+from streamlog.connect.herding.statuses import status_record
+from streamlog.replace import replace
 from tests.connect.herding.herder_group import HerderGroup
 
 SOURCE = {"connector.class": "Source", "tasks.max": "2", "name": "x"}
@@ -81,6 +83,41 @@ def test_a_sink_has_as_many_tasks_as_it_may_have() -> None:
     made.ask(1, PutConnector("y", SINK))
     made.settle()
     assert sorted(made.running()) == [ConnectorSlot("y", task) for task in range(3)]
+
+
+def test_a_status_that_a_former_owner_writes_late_is_written_over() -> None:
+    made = group()
+    made.ask(1, PutConnector("y", SINK))
+    made.settle()
+    known = made.members["w1"].herder.statuses.statuses
+    (slot, *_), before = made.members["w1"].running, dict(known)
+    late = replace(before[slot], worker_id="gone", state=ConnectorState.UNASSIGNED, generation=0)
+    made.read_status(status_record(*slot, late))
+    assert known == {**before, slot: replace(before[slot], generation=made.generation)}
+    # A connector's own status, a deletion, and what is none are the end of it.
+    for record in (
+        status_record("y", None, replace(late, generation=made.generation)),
+        status_record(*slot, None),
+        (b"status-", b"{"),
+    ):
+        assert made.members["w1"].herder.status_replayed(*record) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("2", 2), (" 4 ", 4), ("0", 0), ("999999999", 5), ("1000000000", 1), ("9999999999", 1),
+        ("", 1), ("-3", 1), ("many", 1), ("\u00b2", 1),
+    ],
+)  # fmt: skip
+def test_a_number_of_tasks_that_validation_has_not_seen_is_one_or_at_its_limit(
+    monkeypatch: pytest.MonkeyPatch, text: str, count: int
+) -> None:
+    monkeypatch.setattr(herder_module, "TASKS_MAX", 5)
+    made = group("w1")
+    made.log.append(connector_record("y", {**SINK, "tasks.max": text}))
+    made.settle()
+    assert len(made.running()) == count
 
 
 def test_new_parts_are_found_by_time_and_dealt_with_few_moves() -> None:
@@ -217,8 +254,8 @@ def test_a_task_is_restarted_by_the_worker_that_has_it() -> None:
     assert made.answers[2].status == 204
     with pytest.raises(ConnectRefusal, match="another worker"):
         made.ask(3, RestartTask(ConnectorSlot("y", 1)))
-    with pytest.raises(ConnectRefusal, match="Unknown task: y-7"):
-        made.ask(4, RestartTask(ConnectorSlot("y", 7)))
+    with pytest.raises(ConnectRefusal, match="Unknown task: y-3"):
+        made.ask(4, RestartTask(ConnectorSlot("y", 3)))
 
 
 @pytest.mark.parametrize(
