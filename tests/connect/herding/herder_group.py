@@ -192,6 +192,8 @@ class HerderGroup:
     def perform(self, name: str, effects: Sequence[Effect]) -> None:  # noqa: C901 - a case for each effect
         member = self.members[name]
         for effect in effects:
+            decides = isinstance(effect, Write | Discover | AskRound)
+            assert member.herder.is_leader or not decides, f"{name} does not lead: {effect}"
             match effect:
                 case Write(records):
                     # Its group refuses the transaction of a leader of before.

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from streamlog.connect.herding.configs import TASK_PARTS, ConnectConfigs
-from streamlog.connect.herding.herder_requests import ConnectorSlot, Effect, WriteStatus
-from streamlog.connect.herding.lifecycle import ConnectorState
+from streamlog.connect.herding.herder_requests import (
+    ConnectorSlot,
+    Effect,
+    StartTask,
+    WriteStatus,
+)
+from streamlog.connect.herding.lifecycle import ConnectorState, TargetState
 from streamlog.connect.herding.own_tasks import (
     REFUSED_WAITS,
     RESTART_WAITS,
@@ -120,6 +125,23 @@ def test_a_deleted_connector_has_no_dealing_that_waits() -> None:
     own.forget("s")
     assert own.is_counted("s")
     assert not own.has_uncounted
+
+
+def test_a_task_that_fails_before_a_pause_starts_again_paused() -> None:
+    configs = ConnectConfigs(connectors={"s": {}})
+    own = OwnTasks("here:1", configs, ConnectStatuses())
+    slot = ConnectorSlot("s", 0)
+    dealt(own, configs, 5, "[1]")
+    list(own.on_round({slot}, 6, 7))
+    list(own.began(slot, 0))
+    list(own.failed(slot, "why", 0, None))
+    for target, is_paused in ((TargetState.PAUSED, True), (TargetState.STARTED, False)):
+        configs.targets["s"] = target
+        # One that has failed has nothing to pause or to resume.
+        assert [*own.settle("s")] == []
+        *_, last = own.restart(slot)
+        assert last == StartTask(slot, configs.tasks["s"][0], is_paused)
+        list(own.failed(slot, "why", 0, None))
 
 
 def test_a_status_that_a_former_owner_writes_late_is_written_over() -> None:
