@@ -192,7 +192,10 @@ class HerderGroup:
     def perform(self, name: str, effects: Sequence[Effect]) -> None:  # noqa: C901 - a case for each effect
         member = self.members[name]
         for effect in effects:
-            decides = isinstance(effect, Write | Discover | AskRound)
+            # Of a connector; each worker tells the statuses of its own tasks.
+            decides = isinstance(effect, Write | Discover | AskRound) or (
+                isinstance(effect, WriteStatus) and effect.key[1] is None
+            )
             assert member.herder.is_leader or not decides, f"{name} does not lead: {effect}"
             match effect:
                 case Write(records):

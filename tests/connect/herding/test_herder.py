@@ -20,6 +20,7 @@ from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
     ConnectRefusal,
     DeleteConnector,
+    Discover,
     PatchConnector,
     PutConnector,
     Request,
@@ -456,8 +457,11 @@ def test_a_group_has_so_many_connectors_tasks_and_bytes_at_most(
     made.ask(3, PutConnector("z", {**SINK, "tasks.max": "1"}))
     made.settle()
     assert herder.slot_counts() == {"y": 3, "z": 1}
+    assert herder.slot_counts() is herder.slot_counts(), "counted once for each record"
     with pytest.raises(ConnectRefusal, match="2 connectors, its limit"):
         made.ask(4, PutConnector("x", SOURCE))
+    # Those that there are may change at the limit.
+    made.ask(8, PatchConnector("z", {"text": "x"}))
     base = len(connector_record("z", {**SINK, "text": ""})[1] or b"")
     made.ask(5, PutConnector("z", {**SINK, "text": "x" * (150 - base)}))
     with pytest.raises(ConnectRefusal, match="has 151 bytes; the limit is 150"):
@@ -512,6 +516,20 @@ steps = st.lists(
     ),
     max_size=40,
 )
+
+
+def test_a_leader_of_before_asks_no_source_for_its_parts() -> None:
+    made = group("w1")
+    made.ask(1, PutConnector("x", SOURCE))
+    made.settle()
+    herder = made.members["w1"].herder
+    for is_leader in (False, True):
+        until = made.members["w1"].position
+        round_ = {"until": until, "generation": 7, "now_ms": 0}
+        list(herder.on_round((), is_leader=is_leader, **round_))
+        asked = [each for each in herder.tick(DISCOVER_MS) if isinstance(each, Discover)]
+        # A leader asks in the round that makes it one, and waits for the answer.
+        assert asked == []
 
 
 def test_settings_that_are_put_again_keep_their_tasks_over_a_compaction() -> None:
