@@ -100,6 +100,25 @@ def test_columns_do_as_a_list_of_rows_does(steps: list[tuple[str, Any, Any]]) ->
     check(rows, expected)
 
 
+def test_columns_grow_in_place_whatever_a_decoder_gives() -> None:
+    def rows(offset: int, *keys: str) -> SinkRows:
+        log = RecordColumns()
+        for at, key in enumerate(keys):
+            log.add(offset + at, 0, key.encode(), None, None)
+        return SinkRows(PART, log, keys, (None,) * len(keys))
+
+    grown = rows(0, "a", "b").with_more(rows(2, "c"))
+    assert (grown.keys, grown.values) == (["a", "b", "c"], [None] * 3)
+    # A copy for each fetch would take the square of the time for a flush of many.
+    keys, values = grown.keys, grown.values
+    again = grown.with_more(rows(3, "d"))
+    assert (again.keys is keys, again.values is values, [*again.offsets]) == (
+        True,
+        True,
+        [0, 1, 2, 3],
+    )
+
+
 def test_a_transform_gives_a_record_another_time() -> None:
     later = moment(5) + timedelta(hours=1)
     record = Record("k", "v", later, (), "t", 3, 7)

@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.connect.herding import herder as herder_module
-from streamlog.connect.herding.configs import ConnectConfigs, connector_record
+from streamlog.connect.herding.configs import (
+    TASK_PARTS,
+    ConnectConfigs,
+    connector_record,
+    task_records,
+)
 from streamlog.connect.herding.herder import (
     DISCOVER_EVERY,
     DISCOVER_MS,
@@ -91,6 +96,10 @@ def test_a_status_that_a_former_owner_writes_late_is_written_over() -> None:
     made.ask(1, PutConnector("y", SINK))
     made.settle()
     known = made.members["w1"].herder.statuses.statuses
+    assert {each.generation for each in known.values()} == {1, made.generation}
+    made.ask(2, PutConnector("z", SINK))
+    made.settle()
+    assert known["z", None].generation == 2
     (slot, *_), before = made.members["w1"].running, dict(known)
     late = replace(before[slot], worker_id="gone", state=ConnectorState.UNASSIGNED, generation=0)
     made.read_status(status_record(*slot, late))
@@ -134,6 +143,20 @@ def test_new_parts_are_found_by_time_and_dealt_with_few_moves() -> None:
         member.running == was for member, was in zip(made.members.values(), before, strict=True)
     ]
     assert sorted(kept) == [False, True]
+
+
+@pytest.mark.parametrize("malformed", ["nonsense", '{"p":"a"}', "[1]", "[" * 100_000])
+def test_a_dealing_of_malformed_parts_is_made_anew(malformed: str) -> None:
+    made = group("w1")
+    made.log += [
+        connector_record("x", SOURCE),
+        *task_records("x", [{**SOURCE, TASK_PARTS: malformed}]),
+    ]
+    while made.read("w1"):
+        pass
+    made.discover()
+    made.round()
+    assert made.readers("x") == list("abcde")
 
 
 def test_pause_resume_and_stop_need_no_new_dealing_of_the_others() -> None:
@@ -462,6 +485,10 @@ def test_a_group_has_so_many_connectors_tasks_and_bytes_at_most(
         made.ask(4, PutConnector("x", SOURCE))
     # Those that there are may change at the limit.
     made.ask(8, PatchConnector("z", {"text": "x"}))
+    made.settle()
+    answer = made.answers[8]
+    assert (answer.status, answer.body) == (200, herder.info("z"))
+    assert herder.configs.connectors["z"] == {**SINK, "tasks.max": "1", "text": "x"}
     base = len(connector_record("z", {**SINK, "text": ""})[1] or b"")
     made.ask(5, PutConnector("z", {**SINK, "text": "x" * (150 - base)}))
     with pytest.raises(ConnectRefusal, match="has 151 bytes; the limit is 150"):

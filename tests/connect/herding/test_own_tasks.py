@@ -144,6 +144,23 @@ def test_a_task_that_fails_before_a_pause_starts_again_paused() -> None:
         list(own.failed(slot, "why", 0, None))
 
 
+def test_a_failed_task_tells_when_it_starts_again() -> None:
+    configs = ConnectConfigs(connectors={"s": {}})
+    own = OwnTasks("here:1", configs, ConnectStatuses())
+    slot = ConnectorSlot("s", 0)
+    assert own.restart_in_ms(slot, 0) is None
+    dealt(own, configs, 5, "[1]")
+    list(own.on_round({slot}, 6, 7))
+    list(own.began(slot, 0))
+    assert own.restart_in_ms(slot, 0) is None
+    list(own.failed(slot, "why", 100, RESTART_WAITS))
+    assert own.restart_in_ms(slot, 101) == RESTART_WAITS.first_ms - 1
+    assert [*own.tick(99 + RESTART_WAITS.first_ms)] == []
+    assert StartTask(slot, configs.tasks["s"][0], False) in [
+        *own.tick(100 + RESTART_WAITS.first_ms)
+    ]
+
+
 def test_a_status_that_a_former_owner_writes_late_is_written_over() -> None:
     configs = ConnectConfigs(connectors={"s": {}})
     own = OwnTasks("here:1", configs, ConnectStatuses())
