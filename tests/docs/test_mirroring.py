@@ -16,8 +16,9 @@ from tests.docs.commands import BLOCK, check
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "mirroring.md").read_text()
 SOURCE, TARGET = "kafka://east-1:9092,east-2:9092", "kafka://localhost:9092"
-REFUSED = "streamlog mirror delete east"
-"""The page says that it is refused while the link mirrors topics."""
+REFUSED = ("streamlog mirror delete east", "streamlog mirror promote shop-standby --now --app")
+"""The page says that it is refused while the link mirrors topics, and for an app that has made no
+transaction; tests/broker/mirroring/test_app_promotion.py has some that have."""
 
 
 def test_the_commands_run_in_their_order() -> None:

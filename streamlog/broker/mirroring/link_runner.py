@@ -19,21 +19,18 @@ from streamlog import repeated
 from streamlog.broker.config.link import LinkConfig, apps_of, patterns_of
 from streamlog.broker.config.topic import TOPIC_SETTINGS
 from streamlog.broker.mirroring.acl_copier import AclCopier
-from streamlog.broker.mirroring.apps.app_marker import MEANING, AppMarker
+from streamlog.broker.mirroring.apps.link_apps import LinkApps
 from streamlog.broker.mirroring.link_notices import LinkNotices, listed
 from streamlog.broker.mirroring.link_plan import (
     APP_LOGS,
     KnownMirror,
     LinkRules,
     SourceTopicFacts,
-    own_topics,
     plan_link,
 )
-from streamlog.broker.mirroring.source_groups import SourceGroups
-from streamlog.broker.named_topics import MIRRORED_LOGS
 from streamlog.broker.quorum.metadata.cluster_metadata import TOPIC_RESOURCE
 from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorLink, MirrorState
-from streamlog.errors import CorruptData, LogError, StreamlogError, UnsupportedVersion
+from streamlog.errors import CorruptData, StreamlogError, UnsupportedVersion
 from streamlog.protocol.error_codes import describe
 from streamlog.protocol.messages.mirror_messages import (
     AlterMirrorsRequest,
@@ -54,7 +51,6 @@ from streamlog.protocol.messages.topics_and_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from streamlog.protocol.schema import id_text
 from streamlog.replace import replace
 
 if TYPE_CHECKING:
@@ -144,8 +140,14 @@ class LinkRunner:
         self._acls = AclCopier(
             link, config, source, metadata=metadata, ask=ask, notices=self.notices
         )
-        self._marker = AppMarker(
-            link.link_id, source, ends=ends, ask=ask, clock=clock, notices=self.notices
+        self._apps = LinkApps(
+            link.link_id,
+            apps_of(config),
+            source,
+            ends=ends,
+            ask=ask,
+            clock=clock,
+            notices=self.notices,
         )
 
     async def run(self) -> None:
@@ -166,8 +168,8 @@ class LinkRunner:
         await self._source.refresh(None)
         rules = replace(
             rules_of(self._config),
-            of_apps=await self._topics_of_apps(),
-            app_logs=f"{MIRRORED_LOGS}{id_text(self._link.link_id)}." if self._config.apps else "",
+            of_apps=await self._apps.topics(),
+            app_logs=self._apps.app_logs,
         )
         described = await self._described()
         known = self._known()
@@ -209,31 +211,8 @@ class LinkRunner:
             await self._copy_configs(known, configs)
         if self._config.sync_acls_enabled:
             await self._acls.copy()
-        if self._config.apps:
-            copied = [each for each in known if each.mirror.copies]
-            await self._marker.look({each.name: each.mirror.source_topic for each in copied})
-
-    async def _topics_of_apps(self) -> set[str]:
-        """Return the topics of the source that the link's apps own or read."""
-        apps = apps_of(self._config)
-        if not apps:
-            return set()
-        topics = self._source.topics
-        found = own_topics(apps, topics)
-        names = {topic.topic_id: name for name, topic in topics.items()}
-        try:
-            for node_id in self._source.broker_ids:
-                groups = SourceGroups(node_id, self._source)
-                try:
-                    positions = await groups.positions(apps, names)
-                finally:
-                    await groups.close()
-                found |= {topic for each in positions.values() for topic, _ in each}
-        except LogError as error:
-            self.notices.note("apps", f"what apps read is not found: {error}")
-        else:
-            self.notices.note("apps", "")
-        return found
+        copied = [each for each in known if each.mirror.copies]
+        await self._apps.mark({each.name: each.mirror.source_topic for each in copied})
 
     def _known(self) -> list[KnownMirror]:
         metadata = self._metadata
@@ -348,12 +327,7 @@ class LinkRunner:
     def _note_hidden(self, refusals: Mapping[str, int]) -> None:
         """Tell of the topics that the source does not show to the link's user."""
         logs = [each for each in APP_LOGS if each in refusals]
-        self.notices.note(
-            "app logs",
-            f"the source does not show {listed(logs)}: the link's user needs READ there; {MEANING}"
-            if logs
-            else "",
-        )
+        self._apps.note_hidden(logs)
         refusals = {name: code for name, code in refusals.items() if name not in logs}
         codes = ", ".join(sorted({describe(code) for code in refusals.values()}))
         self.notices.note(

@@ -25,6 +25,7 @@ from streamlog.broker.mirroring.apps.app_scan import AppScan
 from streamlog.broker.mirroring.link_plan import POSITIONS_LOG, TRANSACTION_LOG
 from streamlog.client.admin import Admin, MirrorDescription, MirrorStatus, PossibleLoss
 from streamlog.client.offset_metadata import OffsetAndMetadata
+from streamlog.errors import UsageError
 from streamlog.record import TopicPartition
 
 DECIDED = (
@@ -103,6 +104,21 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
+def check_call(topics: str | None, *, now: bool) -> None:
+    """Check what `--app` is combined with.
+
+    Raises:
+        UsageError: there is nothing to cut, or the app's topics are not for the caller to choose.
+    """
+    if not now:
+        raise UsageError(
+            "--app is for --now: without it, a promotion waits until everything is here, and"
+            " nothing has to be cut. Leave --app out"
+        )
+    if topics is not None:
+        raise UsageError("--app promotes all topics of the app: leave --topics out")
+
+
 async def plan_promotion(
     admin: Admin, link: str, app: str, mirrors: Collection[MirrorDescription], *, is_alone: bool
 ) -> AppPlan:
@@ -178,7 +194,8 @@ async def carry_out(admin: Admin, plan: AppPlan) -> None:
     await _set_positions(admin, plan)
     await admin.promote_app_now(plan.cuts())
     # It returns once all partitions have leaders, which are cut.
-    await admin.ends_of([TopicPartition(*where) for where in plan.ends])
+    partitions = [TopicPartition(*where) for where in plan.ends]
+    await admin.ends_of(partitions)
     # A copy of positions that was under way when the topics were paused may have come after ours.
     await _set_positions(admin, plan)
 

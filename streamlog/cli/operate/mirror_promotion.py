@@ -23,7 +23,7 @@ from streamlog.broker.mirroring.link_login import login_of
 from streamlog.broker.mirroring.link_plan import own_topics
 from streamlog.broker.mirroring.link_runner import rules_of
 from streamlog.cli.broker_command import broker_config
-from streamlog.cli.operate.app_promotion import AppPlan, carry_out, plan_promotion
+from streamlog.cli.operate.app_promotion import AppPlan, carry_out, check_call, plan_promotion
 from streamlog.cli.session import LogOption, Session, ask, with_log
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import (
@@ -107,7 +107,7 @@ def promote(
     _check_asks(yes=yes, as_json=as_json)
     call = _Promotion(context.obj, log, name, topics, yes=yes, as_json=as_json)
     if app is not None:
-        _check_app(call, now=now)
+        check_call(topics, now=now)
         _promote_app_now(call, app)
     elif now:
         _promote_now(call)
@@ -219,16 +219,6 @@ def _promote_now(call: _Promotion) -> None:
         say(json.dumps({"promoted": promoted, "may_be_missing": may_be_missing}))
     else:
         say(f"{quantity(len(promoted), 'topic')} promoted: {some_of(promoted)}")
-
-
-def _check_app(call: _Promotion, *, now: bool) -> None:
-    if not now:
-        raise UsageError(
-            "--app is for --now: without it, a promotion waits until everything is here, and"
-            " nothing has to be cut. Leave --app out"
-        )
-    if call.topics is not None:
-        raise UsageError("--app promotes all topics of the app: leave --topics out")
 
 
 def _promote_app_now(call: _Promotion, app: str) -> None:

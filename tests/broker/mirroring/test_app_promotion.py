@@ -20,10 +20,11 @@ from streamlog.client.offset_metadata import GroupMetadata
 from streamlog.client.producer import Producer
 from streamlog.errors import LogError
 from streamlog.log import Log
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
 from tests.broker.mirroring.test_app_logs import mark, mirror_names
-from tests.broker.mirroring.test_mirrors import alter, link, serving, until
-from tests.broker.node import create
+from tests.broker.mirroring.test_mirrors import alter, content, link, mirror, serving, until
+from tests.broker.node import batch, create, produce
 
 APP = "shop"
 IN, MIDDLE, STATE, OUT = "in", "shop-0-repartition", "shop-1-changelog", "out"
@@ -138,8 +139,11 @@ async def plan(admin: Admin) -> AppPlan:
 
 
 def kept(files: MemoryFiles) -> list[str]:
-    """Return the files of lost-and-found."""
-    return [each for each in files.walk() if f"/{FOLDER}/" in each]
+    """Return the names of the files of lost-and-found."""
+    try:
+        return sorted(files.list(f"data/{FOLDER}"))
+    except FileNotFoundError:
+        return []
 
 
 async def story(seed: int) -> tuple[int, int]:
@@ -198,6 +202,46 @@ async def catch_up(target: Broker, source: Broker, link_id: bytes) -> None:
 def test_consumers_see_whole_transactions_that_have_all_they_have_read(seed: int) -> None:
     inside, done = asyncio.run(story(seed))
     assert 0 < inside <= done
+
+
+def test_a_leader_that_stops_before_it_has_cut_cuts_after_its_restart() -> None:
+    async def restarted() -> None:
+        here = MemoryFiles()
+        async with (
+            serving(MemoryFiles()) as (source, address),
+            serving(here) as (target, near),
+        ):
+            create(source)
+            for value in (b"1", b"2", b"3"):
+                await produce(source, batch(value))
+            await mirror(target, await link(target, address, source), source)
+            await until(lambda: content(target) == content(source))
+            whole = content(target)
+            async with Log.open(f"kafka://{near}") as log:
+                # The broker is closed before its task has kept anything.
+                target._mirrors._cut_promoted = lambda _: None  # type: ignore[method-assign]
+                await log.admin().promote_app_now({"t": {0: 1}})
+            partition = target._partitions.hosted("t", 0)
+            assert partition is not None
+            await until(lambda: not partition.is_leader)
+            # It serves no one: neither a reader beyond the cut nor a producer.
+            refused = await produce(target, batch(b"early"))
+            assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert content(target) == whole
+            assert kept(here) == []
+        async with serving(here) as (target, _):
+            await until(lambda: kept(here) == ["t-0-1.log"])
+            await until(lambda: target._partitions.get("t", 0).is_leader)
+            assert not (await produce(target, batch(b"new"))).error_code
+            assert content(target).startswith(whole[: len(whole) // 3])
+            assert target.directory.topics["t"].partitions[0].log_end_offset == 2
+        async with serving(here) as (target, _):
+            # A record of the era is there: nothing is cut a second time.
+            await until(lambda: target._partitions.get("t", 0).is_leader)
+            assert target.directory.topics["t"].partitions[0].log_end_offset == 2
+            assert kept(here) == ["t-0-1.log"]
+
+    asyncio.run(restarted())
 
 
 def test_without_a_mark_an_app_is_not_cut() -> None:

@@ -7,12 +7,16 @@ from streamlog.broker.replication.replica_state import (
     CORRECT,
     AdvanceHighWatermark,
     BeginEpoch,
+    CutOf,
+    Diverging,
     LoseLeadership,
     ReplicaLog,
     ReplicaRules,
     ReplicaSettings,
     ReplicaState,
+    Truncate,
 )
+from streamlog.replace import replace
 from tests.broker.replication.epoch_list import EpochList
 
 
@@ -131,3 +135,77 @@ def test_new_metadata_of_the_current_epoch_changes_only_the_isr() -> None:
     assert replica.leader is leader
     assert leader.isr == {0, 1}
     assert replica.on_metadata(smaller, metadata_offset=102, now_ms=0) == []
+
+
+CUT = CutOf(offset=7, leader_epoch=64)
+
+
+def elected(replica: Replica, epoch: int = 64, cut: CutOf | None = CUT) -> None:
+    """Let the controller elect a replica, in the era of a promotion that cuts at 7."""
+    replica.on_registered(1, 100)
+    given = replace(state(0, epoch, epoch), cut=cut, last_unclean_epoch=64)
+    replica.on_metadata(given, metadata_offset=100 + epoch, now_ms=0)
+
+
+def test_a_leader_of_a_cut_promotion_leads_once_its_records_are_kept_and_cut() -> None:
+    replica = new_replica()
+    elected(replica)
+    assert (replica.leader, replica.cut_due) == (None, 7)
+    # Only what is due is cut: another file than the one that was kept may lack records.
+    assert replica.on_kept(8) == []
+    assert replica.on_kept(7) == [Truncate(7)]
+    replica.on_cut(0)
+    assert (replica.log.end_offset, replica.cut_due) == (7, None)
+    assert replica.leader is not None
+    assert replica.leader.epoch_start == 7
+
+
+def test_a_leader_with_nothing_above_the_cut_or_with_records_of_the_era_leads_at_once() -> None:
+    short = new_replica()
+    elected(short, cut=CutOf(offset=10, leader_epoch=64))
+    assert short.leader is not None
+    # Its records from 8 on are new ones: a leader that was cut has taken them.
+    newer = new_replica()
+    newer.log.epochs = EpochList(((3, 0), (64, 8)))
+    elected(newer, epoch=65)
+    assert newer.leader is not None
+    assert newer.log.end_offset == 10
+
+
+def test_the_next_leader_cuts_if_the_one_before_has_not() -> None:
+    replica = new_replica()
+    elected(replica)
+    replica.on_metadata(
+        replace(state(1, 65, 65), cut=CUT, last_unclean_epoch=64), metadata_offset=200, now_ms=0
+    )
+    assert replica.cut_due is None
+    assert replica.on_kept(7) == []
+    elected(replica, epoch=66)
+    assert replica.cut_due == 7
+
+
+def test_a_follower_cuts_what_is_committed_when_its_leader_was_cut() -> None:
+    leader = new_replica()
+    leader.log.high_watermark = 10
+    elected(leader)
+    leader.on_kept(7)
+    leader.on_cut(0)
+    behind = new_replica()
+    behind.log.high_watermark = 10
+    follower = Replica(
+        1,
+        behind.log,
+        brokers={0: 1, 1: 1},
+        settings=ReplicaSettings(lag_max_ms=1000, min_insync=1),
+        incarnation=1,
+    )
+    follower.on_registered(1, 100)
+    given = replace(state(0, 64, 64), cut=CUT, last_unclean_epoch=64)
+    follower.on_metadata(given, metadata_offset=164, now_ms=0)
+    assert leader.leader is not None
+    assert follower.follower is not None
+    asked = follower.follower.next_fetch()
+    assert asked is not None
+    answer, _ = leader.leader.on_fetch(asked.fetch, 0)
+    assert answer == Diverging(3, 7)
+    assert follower.follower.on_diverging(asked.fetch_id, answer) == [Truncate(7)]

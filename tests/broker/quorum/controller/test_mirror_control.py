@@ -6,9 +6,11 @@ import pytest
 
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.security import SecurityConfig
+from streamlog.broker.named_topics import MIRRORED_LOGS
 from streamlog.broker.quorum.metadata.mirror_topics import ERA_BITS, LogEra, MirrorState
+from streamlog.broker.replication.replica_state import CutOf
 from streamlog.protocol.error_codes import ErrorCode
-from streamlog.protocol.messages.metadata_log import LinkSetting
+from streamlog.protocol.messages.metadata_log import LinkSetting, MarkedPartition, MirrorCut
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
     AlterLinkRequest,
@@ -27,6 +29,8 @@ from streamlog.protocol.messages.mirror_messages import (
     DeleteLinkResponse,
     FailBackRequest,
     FailBackResponse,
+    MarkAppsRequest,
+    MarkAppsResponse,
     MirrorResult,
 )
 from streamlog.protocol.messages.partitions_and_replicas import (
@@ -35,7 +39,10 @@ from streamlog.protocol.messages.partitions_and_replicas import (
     CreatePartitionsTopic,
 )
 from streamlog.protocol.messages.topics_and_configs import (
+    CreatableTopic,
     CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
@@ -387,3 +394,69 @@ def test_a_link_whose_login_refers_to_what_is_not_allowed_is_refused(cluster: De
     assert not allowing.ask(
         AlterLinkRequest(name="east", settings=[change]), AlterLinkResponse
     ).error_code
+
+
+def promote_cut(
+    cluster: Deciding, cuts: dict[str, dict[int, int]], state: int = MirrorState.PROMOTED
+) -> list[MirrorResult]:
+    """Promote topics in one decision, cut."""
+    asked = [
+        AlterableMirror(
+            name=name,
+            state=state,
+            cuts=[MirrorCut(partition=key, offset=at) for key, at in each.items()],
+        )
+        for name, each in cuts.items()
+    ]
+    request = AlterMirrorsRequest(wall_ms=WALL_MS + 1, topics=asked, is_whole=True)
+    return cluster.ask(request, AlterMirrorsResponse).topics
+
+
+def test_an_app_is_cut_and_promoted_in_one_decision_or_not_at_all(cluster: Deciding) -> None:
+    link_id = link(cluster).link_id
+    for name in ("t", "u"):
+        assert mirror(cluster, link_id, name).error_code == 0
+    before = cluster.metadata.digest()
+    refused = promote_cut(cluster, {"t": {0: 5}, "u": {2: 5}})
+    assert [bool(each.error_code) for each in refused] == [False, True]
+    assert "they are 0 to 1: not [2]" in (refused[1].error_message or "")
+    refused = promote_cut(cluster, {"t": {0: 5}}, MirrorState.PAUSED)
+    assert refused[0].error_code == ErrorCode.INVALID_REQUEST
+    assert cluster.metadata.digest() == before
+
+    assert not any(each.error_code for each in promote_cut(cluster, {"t": {0: 5}, "u": {}}))
+    topic = cluster.metadata.topic("t")
+    assert topic is not None
+    found = cluster.metadata.mirrors[topic.topic_id]
+    epoch = found.eras[-1].leader_epoch
+    # For each leader of the era, also one that is elected later; followers may cut what is
+    # committed in this epoch.
+    assert found.cut_of(0) == CutOf(5, epoch)
+    assert found.cut_of(1) is None
+    assert topic.partitions[0].last_unclean_epoch == topic.partitions[0].leader_epoch == epoch
+    assert topic.partitions[1].last_unclean_epoch < epoch
+    assert cluster.replayed().digest() == cluster.metadata.digest()
+
+
+def test_a_link_keeps_its_last_mark_until_it_is_deleted(cluster: Deciding) -> None:
+    link_id = link(cluster).link_id
+    for end in (5, 9):
+        part = MarkedPartition(topic="t", partition=0, scan_from=end - 1, whole_below=end)
+        request = MarkAppsRequest(link_id=link_id, partitions=[part])
+        assert not cluster.ask(request, MarkAppsResponse).error_code
+    assert cluster.metadata.app_marks[link_id].partitions == [part]
+    assert cluster.replayed().app_marks[link_id].partitions == [part]
+    log = f"{MIRRORED_LOGS}x.transaction_state"
+    assert mirror(cluster, link_id, log).error_code == 0
+    # The mirrors of the source's logs hold the link up for no one, and go with it.
+    assert not cluster.ask(DeleteLinkRequest(name="east"), DeleteLinkResponse).error_code
+    assert cluster.metadata.topic(log) is None
+    assert cluster.metadata.app_marks == {}
+    assert cluster.ask(request, MarkAppsResponse).error_code == ErrorCode.RESOURCE_NOT_FOUND
+    assert cluster.replayed().digest() == cluster.metadata.digest()
+
+
+def test_names_of_mirrored_logs_are_reserved(cluster: Deciding) -> None:
+    topic = CreatableTopic(name=f"{MIRRORED_LOGS}x", num_partitions=1, replication_factor=1)
+    (found,) = cluster.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse).topics
+    assert found.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

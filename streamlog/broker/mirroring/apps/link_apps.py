@@ -1,13 +1,16 @@
-"""AppMarker: takes the marks of a link with apps, see `app_marks`; a part of the link's runner."""
+"""LinkApps: what the runner of a link does for its apps: finds their topics, and takes marks."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from streamlog.broker.mirroring.apps.app_marks import AppMarks, SourceEnds, Where
-from streamlog.broker.mirroring.link_plan import APP_LOGS, TRANSACTION_LOG
-from streamlog.errors import CorruptData, StreamlogError
+from streamlog.broker.mirroring.link_notices import listed
+from streamlog.broker.mirroring.link_plan import APP_LOGS, TRANSACTION_LOG, own_topics
+from streamlog.broker.mirroring.source_groups import SourceGroups
+from streamlog.broker.named_topics import MIRRORED_LOGS
+from streamlog.errors import CorruptData, LogError, StreamlogError
 from streamlog.protocol.error_codes import error_for
 from streamlog.protocol.messages.mirror_messages import MarkAppsRequest, MarkAppsResponse
 from streamlog.protocol.messages.produce_and_fetch import (
@@ -16,6 +19,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from streamlog.protocol.schema import id_text
 
 if TYPE_CHECKING:
     from streamlog.broker.mirroring.link_notices import LinkNotices
@@ -33,21 +37,23 @@ MEANING = "until then, `promote --now --app` knows no consistent cut"
 """What the notices of this module end with."""
 
 
-class AppMarker:
-    """Takes marks.
+class LinkApps:
+    """The apps of a link.
 
     Args:
         link_id: the link.
+        ids: their ids; a link may have none.
         source: the cluster that it leads to.
         ends: how far the mirrors here are.
         ask: sends a request to the active controller.
         clock: the time.
-        notices: here stands what keeps marks from being taken.
+        notices: here stands what is not found, and what keeps marks from being taken.
     """
 
     def __init__(
         self,
         link_id: bytes,
+        ids: Sequence[str],
         source: SourceCluster,
         *,
         ends: ReadableEnds,
@@ -56,6 +62,7 @@ class AppMarker:
         notices: LinkNotices,
     ) -> None:
         self._link_id = link_id
+        self._ids = ids
         self._source = source
         self._ends = ends
         self._ask = ask
@@ -63,7 +70,42 @@ class AppMarker:
         self._notices = notices
         self._marks = AppMarks(clock.now_ms())
 
-    async def look(self, mirrors: Mapping[str, str]) -> None:
+    @property
+    def app_logs(self) -> str:
+        """How the names of the mirrors of the source's logs begin; empty without apps."""
+        return f"{MIRRORED_LOGS}{id_text(self._link_id)}." if self._ids else ""
+
+    async def topics(self) -> set[str]:
+        """Return the topics of the source that the apps own or read."""
+        if not self._ids:
+            return set()
+        topics = self._source.topics
+        found = own_topics(self._ids, topics)
+        names = {topic.topic_id: name for name, topic in topics.items()}
+        try:
+            for node_id in self._source.broker_ids:
+                groups = SourceGroups(node_id, self._source)
+                try:
+                    positions = await groups.positions(self._ids, names)
+                finally:
+                    await groups.close()
+                found |= {topic for each in positions.values() for topic, _ in each}
+        except LogError as error:
+            self._notices.note("apps", f"what apps read is not found: {error}")
+        else:
+            self._notices.note("apps", "")
+        return found
+
+    def note_hidden(self, names: Collection[str]) -> None:
+        """Tell of the source's logs that it does not show to the link's user."""
+        self._notices.note(
+            "app logs",
+            f"the source does not show {listed(names)}: the link's user needs READ there; {MEANING}"
+            if names
+            else "",
+        )
+
+    async def mark(self, mirrors: Mapping[str, str]) -> None:
         """Take a mark if one is due, and as far as the mirrors are.
 
         Args:
@@ -71,7 +113,7 @@ class AppMarker:
         """
         # A source without the logs has no transactions yet; of one that hides them, the
         # runner tells.
-        if not {*APP_LOGS} <= {*mirrors.values()} & self._source.topics.keys():
+        if not self._ids or not {*APP_LOGS} <= {*mirrors.values()} & self._source.topics.keys():
             return
         try:
             await self._look(mirrors)
@@ -88,11 +130,12 @@ class AppMarker:
             for (name, number), each in self._ends.known(mirrors).items()
         }
         topics = {each for each in mirrors.values() if each in self._source.topics}
-        marks = self._marks
-        if marks.is_due(here, self._clock.now_ms()):
+        marks, now_ms = self._marks, self._clock.now_ms()
+        if marks.is_due(here, now_ms):
             look = await look_at(self._source, topics - {TRANSACTION_LOG})
-            marks.on_look(look, self._clock.now_ms())
-        if mark := marks.take(here, topics, self._clock.now_ms()):
+            marks.on_look(look, now_ms)
+        mark = marks.take(here, topics, now_ms)
+        if mark:
             answer = await self._ask(MarkAppsRequest(link_id=self._link_id, partitions=mark))
             if isinstance(answer, MarkAppsResponse) and answer.error_code:
                 raise error_for(answer.error_code, answer.error_message or "the mark is refused")
@@ -120,6 +163,8 @@ async def _ends(source: SourceCluster, topics: Collection[str], isolation: int) 
     leaders: dict[int, dict[str, list[int]]] = {}
     for topic in topics:
         for number, leader in enumerate(source.topics[topic].leaders):
+            if leader.node_id < 0:
+                raise CorruptData(f"{topic}-{number} has no leader at the source")
             leaders.setdefault(leader.node_id, {}).setdefault(topic, []).append(number)
     found: dict[Where, int] = {}
     for node_id, wanted in leaders.items():
