@@ -187,7 +187,8 @@ def create_link(
                 " --topics"
             )
         settings_there = link_settings(to, given)
-        target = run(look_at(to, settings_there)).cluster_id, settings_there
+        found = run(look_at(to, settings_there, revealed=mirror_to_kafka.revealed))
+        target = found.cluster_id, settings_there
         wanted_there = mirror_to_kafka.WantedMirror(name, *target, topics, groups)
         mirror_to_kafka.create(context.obj, source or log, wanted_there, connect, as_json=as_json)
         return
@@ -297,8 +298,20 @@ def link_settings(source: str, given: Mapping[str, str]) -> dict[str, str]:
     return found | {name: value for name, value in given.items() if value}
 
 
-async def look_at(source: str, settings: Mapping[str, str], app: str | None = None) -> SourceLook:
+async def look_at(
+    source: str,
+    settings: Mapping[str, str],
+    app: str | None = None,
+    *,
+    revealed: Callable[[str, str], str] = resolve,
+) -> SourceLook:
     """Connect to a source as its link would, and return its topics, and what is an app's.
+
+    Args:
+        source: its URL.
+        settings: those of the link.
+        app: the app.
+        revealed: returns the value of a setting, by its name, without references to secrets.
 
     Raises:
         UsageError: there is no such app.
@@ -307,7 +320,7 @@ async def look_at(source: str, settings: Mapping[str, str], app: str | None = No
         AuthenticationFailed: the source refuses the login, or this side its certificate.
     """
     login = {
-        name: resolve(name, value)
+        name: revealed(name, value)
         for name, value in settings.items()
         if name.startswith(LINK_SECURITY)
     }

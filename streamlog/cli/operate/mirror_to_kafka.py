@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -23,13 +24,13 @@ from streamlog.cli.terminal import out, say
 from streamlog.clock import SystemClock
 from streamlog.connect.declared_connectors import SinkConnector
 from streamlog.connect_service.configured import configured
+from streamlog.connect_service.service_files import secrets_of
 from streamlog.connectors.kafka.kafka_mirror import KafkaMirror
 from streamlog.connectors.kafka.mirror_comparison import Compared, OnProgress, compare_mirror
 from streamlog.connectors.kafka.mirror_positions import KnownPosition, known_positions
 from streamlog.connectors.kafka.offset_runs import OffsetRuns
-from streamlog.errors import NotAuthorized, UsageError, quantity, some_of
+from streamlog.errors import ConfigError, NotAuthorized, UsageError, quantity, some_of
 from streamlog.log import Log
-from streamlog.properties import resolve
 from streamlog.record import TopicPartition
 
 Progress: TypeAlias = Callable[[TopicPartition], OnProgress]
@@ -135,6 +136,19 @@ class WantedMirror(msgspec.Struct, frozen=True):
     """What was given, and how the target is reached."""
     topics: str
     groups: str | None
+
+
+def revealed(name: str, value: str) -> str:
+    """Return the value of a setting without references to secrets, as a service's workers do.
+
+    Raises:
+        ConfigError: a secret can't be read on this machine.
+    """
+    try:
+        # The command reads what its user may read; directories bound the workers alone.
+        return secrets_of([Path("/")])(value)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
 def create(
@@ -325,7 +339,7 @@ async def _compared(
     wanted: Sequence[TopicPartition],
     on_progress: Progress,
 ) -> list[tuple[TopicPartition, Compared]]:
-    connector = configured(name, config, {}, partial(resolve, name))
+    connector = configured(name, config, {}, partial(revealed, name))
     sink = connector.sink if isinstance(connector, SinkConnector) else None
     if not isinstance(sink, KafkaMirror):
         raise UsageError(f"{name} is no mirror")
