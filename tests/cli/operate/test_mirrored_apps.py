@@ -118,6 +118,50 @@ def test_an_app_is_mirrored_with_all_that_it_owns_reads_and_writes(tmp_path: Pat
         assert counted == ["a 1", "b 1", "a 2", "a 3", "c 1", "c 2"]
 
 
+def test_an_app_whose_source_is_lost_goes_on_from_whole_transactions(tmp_path: Path) -> None:
+    with two_clusters() as clusters:
+        work(clusters.source, tmp_path / "source", ["a", "b", "a"], "a 2")
+        create_app_link(clusters)
+
+        async def marked(admin: Admin) -> None:
+            async with asyncio.timeout(PATIENCE_S):
+                # The link's runner notes it; no answer tells.
+                while not (await admin.app_logs("east")).mark:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+        call_admin(clusters.target, marked)
+        clusters.until(lambda each: all(not one["lag_records"] for one in each.values()))
+        # The results of the next words never come, although their state and positions do.
+        clusters.call("pause", "counts")
+        work(clusters.source, tmp_path / "source", ["a", "c"], "c 1")
+        clusters.until(
+            lambda each: all(
+                one["status"] == "PAUSED" or one["lag_records"] == 0 for one in each.values()
+            )
+        )
+        shown = clusters.call("promote", "east", "--now", "--app", "counting", "--yes", "--json")
+        found = json.loads(shown)
+        assert {*OWNED, "words", "counts"} == {*found["promoted"]}
+        assert found["transactions_out"] >= 1
+        assert {"words", OWNED[1]} == {each["topic"] for each in found["positions"]}
+        again = clusters.call("promote", "east", "--now", "--app", "counting", "--yes")
+        assert "app counting was promoted before" in again
+        # What is cut off is counted again, as if nothing had happened.
+        counted = work(clusters.target, tmp_path / "target", ["b"], "b 2")
+        assert counted == ["a 1", "b 1", "a 2", "a 3", "c 1", "b 2"]
+
+
+def test_what_an_app_is_promoted_with_is_checked() -> None:
+    with two_clusters() as clusters:
+        clusters.link()
+        with pytest.raises(UsageError, match="--app is for --now"):
+            clusters.call("promote", "east", "--app", "shop", "--yes")
+        with pytest.raises(UsageError, match="leave --topics out"):
+            clusters.call("promote", "east", "--now", "--app", "shop", "--topics", "x", "--yes")
+        with pytest.raises(UsageError, match="link east mirrors no app 'shop': it has none"):
+            clusters.call("promote", "east", "--now", "--app", "shop", "--yes")
+
+
 def test_an_app_that_is_not_there_or_would_not_find_its_topics_is_refused() -> None:
     with two_clusters() as clusters:
         with pytest.raises(UsageError, match=r"no app .shop. at the source.* its apps: none"):
