@@ -559,6 +559,22 @@ def test_a_leader_of_before_asks_no_source_for_its_parts() -> None:
         assert asked == []
 
 
+@pytest.mark.parametrize(("only_failed", "has_failed"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_a_restart_plans_a_source_anew_unless_only_failed_ones_are_meant(
+    only_failed: int, has_failed: int
+) -> None:
+    made = group("w1")
+    made.ask(1, PutConnector("x", SOURCE))
+    made.settle()
+    if has_failed:
+        herder = made.members["w1"].herder
+        made.perform("w1", herder.not_found("x", SOURCE, "why", made.now_ms))
+    made.ask(2, RestartConnector("x", only_failed=bool(only_failed)))
+    while made.read("w1"):
+        pass
+    assert len(made.discoveries) == (has_failed or not only_failed)
+
+
 def test_settings_that_are_put_again_keep_their_tasks_over_a_compaction() -> None:
     made = group()
     for number in range(2):
