@@ -26,8 +26,13 @@ from streamlog.connect.declared_connectors import SinkConnector
 from streamlog.connect_service.configured import configured
 from streamlog.connect_service.service_files import secrets_of
 from streamlog.connectors.kafka.kafka_mirror import KafkaMirror
-from streamlog.connectors.kafka.mirror_comparison import Compared, OnProgress, compare_mirror
-from streamlog.connectors.kafka.mirror_positions import KnownPosition, known_positions
+from streamlog.connectors.kafka.mirror_positions import (
+    Compared,
+    KnownPosition,
+    OnProgress,
+    compare_mirror,
+    known_positions,
+)
 from streamlog.connectors.kafka.offset_runs import OffsetRuns
 from streamlog.errors import ConfigError, NotAuthorized, UsageError, quantity, some_of
 from streamlog.log import Log

@@ -10,8 +10,7 @@ import pytest
 
 from streamlog.client.admin import NewTopic
 from streamlog.connect import Batch, TopicPartition
-from streamlog.connectors.kafka.mirror_comparison import Compared, compare_mirror
-from streamlog.connectors.kafka.mirror_positions import known_positions
+from streamlog.connectors.kafka.mirror_positions import Compared, compare_mirror, known_positions
 from streamlog.durations import moment
 from streamlog.log import Log
 from streamlog.record import Record
