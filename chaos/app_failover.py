@@ -41,7 +41,7 @@ ROUND_S: Final = 300.0
 RUNS_S: Final = (0.5, 3.0)
 """How long the app runs once it is mirrored."""
 STILL_S: Final = (0.0, 0.5)
-LAGS_S: Final = (0.2, 2.0)
+LAGS_S: Final = (0.2, 3.0)
 COMMAND_S: Final = (0.3, 2.0)
 """How long a command runs that is killed."""
 COMMAND_WITHIN_S: Final = 60.0
@@ -71,7 +71,7 @@ class Plan:
             is_planned=False,
             runs_s=runs_s,
             still_s=chance.choice([0.0, chance.uniform(*STILL_S)]),
-            lags_s=chance.choice([0.0, chance.uniform(*LAGS_S)]),
+            lags_s=chance.choice([0.0, chance.uniform(*LAGS_S), chance.uniform(*LAGS_S)]),
             restarts_target=chance.random() < 0.3,
             kills_command_after_s=chance.uniform(*COMMAND_S) if chance.random() < 0.3 else None,
         )
