@@ -112,7 +112,7 @@ alerts: $(VENV)/.dev ## a real Prometheus scrapes three brokers and an app, and 
 procedures: $(VENV)/.dev ## the commands of docs/operations.md as they stand there, under a load: disks replaced, rolling restart, one broker to three, moves, draining (ARGS="replace-disks grow" for some, ARGS=--quick)
 	@$(BIN)/python -m chaos.procedures $(ARGS)
 
-mirror-shapes: $(VENV)/.dev ## the commands of docs/two-data-centres.md as they stand there, under a load: hub and spoke, active-active, a planned move, a lost source, an app that moves (ARGS="source-lost" for some)
+mirror-shapes: $(VENV)/.dev ## the commands of docs/two-data-centres.md as they stand there, under a load: hub and spoke, active-active, a planned move, a lost source, an app that moves and one that is lost (ARGS="source-lost" for some)
 	@$(BIN)/python -m chaos.shapes $(ARGS)
 
 attack: $(VENV)/.dev ## hostile clients on the loopback: descriptors, half-open connections, slowloris, garbage, bombs, names, terminals, timing, memory before login (ATTACKS="names timing", SIZE=n times the tests' size); JSON in build/attack.json
@@ -192,8 +192,8 @@ chaos-mirror: $(VENV)/.dev ## two brokers as processes that mirror each other: t
 chaos-mirror-faults: $(VENV)/.dev ## two brokers as processes that mirror each other under a producer and a group: the link is cut, a cluster is lost, the clocks are apart, ROUNDS=20 times each (KINDS="link-cut lost-cluster clocks-apart", SEED=n); JSON in build/chaos-mirror-faults.json
 	@$(BIN)/python -m chaos.mirror_faults $(KINDS) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) --report build/chaos-mirror-faults.json
 
-chaos-mirror-app: $(VENV)/.dev ## an app with windows and a join moves to another cluster, PLANNED=5 times without loss while its feed writes; its rows are compared with those that its input demands, computed without the engine (SEED=n); JSON in build/chaos-mirror-app.json
-	@$(BIN)/python -m chaos.app_failover --planned $(or $(PLANNED),5) --rounds $(or $(ROUNDS),0) $(if $(SEED),--seed $(SEED)) --report build/chaos-mirror-app.json $(ARGS)
+chaos-mirror-app: $(VENV)/.dev ## an app with windows and a join moves to another cluster, PLANNED=5 times without loss while its feed writes, and ROUNDS=20 times because its source is killed; its rows are compared with those that its input demands, computed without the engine (SEED=n; ARGS=--without-cut: by plain --now, which has to fail); JSON in build/chaos-mirror-app.json
+	@$(BIN)/python -m chaos.app_failover --planned $(or $(PLANNED),5) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) --report build/chaos-mirror-app.json $(ARGS)
 
 chaos-connect: $(VENV)/.dev ## sources and sinks of an app: for every connector that promises exactly once, the worker is killed LIVES=10 times at each step of commits and flushes, and workers join, leave and are suspended beyond their session; disks that are full or fail, directories that refuse, clocks that jump; rows of the log and of the target are compared as multisets; kills by connector and step in build/chaos-connect.jsonl
 	@mkdir -p build && rm -f build/chaos-connect.jsonl

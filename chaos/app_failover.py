@@ -31,11 +31,13 @@ from typing import Final
 from chaos.broker import BrokerProcess, build_shim
 from chaos.commands import OUTPUT, Command
 from chaos.mirrored_app import APP_ID
-from chaos.shop import Feed, Moved, Workers, moved, workers
+from chaos.shop import Feed, Moved, Workers, moved, until_whole, workers
 from simulation.report import conditions
 from streamlog.log import Log
 
 LINK: Final = "standby"
+LOOKS: Final = "refresh.topics.interval.ms=200"
+"""So that it is soon known how far the app is copied as a whole."""
 BROKER: Final = {"group.initial.rebalance.delay.ms": "500"}
 ROUND_S: Final = 300.0
 RUNS_S: Final = (0.5, 3.0)
@@ -158,9 +160,11 @@ async def live(places: Places, plan: Plan, promote: Sequence[str]) -> Moved:
     """Live one round."""
 
     async def link() -> None:
-        await places.command("create", LINK, "--source", url(places.source), "--app", APP_ID)
+        at = ("--source", url(places.source), "--app", APP_ID, "--set", LOOKS)
+        await places.command("create", LINK, *at)
 
     async def move(target: Log) -> None:
+        await until_whole(target, LINK)
         await asyncio.sleep(plan.runs_s)
         if plan.is_planned:
             await places.workers.end()

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 
 from chaos.broker import BrokerProcess, build_shim
 from chaos.experiments.story import Story
-from chaos.shop import Feed, moved, workers
+from chaos.shop import Feed, Workers, moved, until_whole, workers
 from chaos.writing import Acknowledged, Writing, values, verdict
 from streamlog.client.admin import MirrorDescription, NewTopic
 from streamlog.clock import SystemClock
@@ -325,20 +325,49 @@ async def source_lost(places: Places, story: Story) -> None:
 
 async def app_moves(places: Places, story: Story) -> None:
     """An app with windows and a join stops in one place, and goes on in the other one."""
-    feed = Feed(Random(0))
 
-    async def move(_: Log) -> None:
+    async def move(_: Log, at_work: Workers) -> None:
         await asyncio.sleep(LOAD_S)
         await at_work.end()
         await places.carry_out("app-move")
 
+    lost = await _app_goes_on(places, story, move)
+    story.must(not lost, f"west lacks none of the acknowledged orders {[*lost][:3]}")
+
+
+async def app_lost(places: Places, story: Story) -> None:
+    """The source of an app is killed, and the app goes on with what was copied as a whole."""
+
+    async def move(west: Log, at_work: Workers) -> None:
+        await until_whole(west, "shop-standby")
+        await asyncio.sleep(LOAD_S)
+        # Some of its topics fall behind the others.
+        await west.admin().pause_mirrors(["shop-0-changelog", "sales"])
+        await asyncio.sleep(LOAD_S)
+        await places.brokers["east"].kill()
+        await at_work.end(signal.SIGKILL)
+        said = await places.carry_out("app-lost")
+        story.tell("promote --now --app said: " + " / ".join(said.split("\n")[-8:]))
+
+    lost = await _app_goes_on(places, story, move)
+    story.tell(f"west lacks {len(lost)} of the acknowledged orders")
+
+
+async def _app_goes_on(
+    places: Places, story: Story, move: Callable[[Log, Workers], Awaitable[None]]
+) -> set[int]:
+    """Let an app move from east to west, and return the orders that west lacks."""
+    feed, urls = Feed(Random(0)), (places.url("east"), places.url("west"))
     async with workers(places.directory) as at_work:
-        urls = places.url("east"), places.url("west")
         wrong, lost = await moved(
-            feed, at_work, urls, lambda: places.carry_out("app-standby"), move
+            *(feed, at_work, urls),
+            link=lambda: places.carry_out("app-standby"),
+            move=lambda west: move(west, at_work),
         )
-    story.must(not lost, f"west has all of the {len(feed.acknowledged)} acknowledged orders")
-    story.must(not wrong, f"the rows are those of one run {wrong[:3]}")
+    story.must(
+        not wrong, f"the rows for {len(feed.acknowledged)} orders are those of one run {wrong[:3]}"
+    )
+    return lost
 
 
 def lost_and_found(broker: BrokerProcess) -> dict[str, list[bytes]]:
@@ -357,6 +386,7 @@ SHAPES: Final[Mapping[str, Carry]] = {
     "planned-move": planned_move,
     "source-lost": source_lost,
     "app-moves": app_moves,
+    "app-lost": app_lost,
 }
 CARRIED_OUT: Final = {
     "hub",
@@ -369,6 +399,7 @@ CARRIED_OUT: Final = {
     "return",
     "app-standby",
     "app-move",
+    "app-lost",
 }
 """The blocks of the document that these take."""
 

@@ -44,7 +44,9 @@ CLOSING_MS: Final = 60_000
 DELIVERY_TIMEOUT_MS: Final = 3_000
 REQUEST_TIMEOUT_MS: Final = 1_500
 LOOK_S: Final = 0.1
-ROWS_WITHIN_S: Final = 60.0
+ROWS_S: Final = 0.5
+"""Between two looks at all rows."""
+ROWS_WITHIN_S: Final = 90.0
 STOP_WITHIN_S: Final = 30.0
 AFTER_S: Final = 1.0
 """How long the feed continues at the second log."""
@@ -233,6 +235,12 @@ async def moved(
         return Moved(told, feed.acknowledged - await sent_numbers(target))
 
 
+async def until_whole(log: Log, link: str) -> None:
+    """Wait until an app could be cut consistently."""
+    while not (await log.admin().app_logs(link)).mark:  # noqa: ASYNC110 - a broker does not tell
+        await asyncio.sleep(LOOK_S)
+
+
 async def until_mirrored(log: Log) -> None:
     """Wait until every mirror has had all of its source once."""
     while True:
@@ -261,7 +269,7 @@ async def until_done(log: Log, at_work: Workers) -> list[str]:
         found = await rows_of(log)
         if not differences(wanted, found):
             break
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(ROWS_S)
     told = [f"workers have ended with {codes}"] if (codes := at_work.ended()) else []
     await at_work.end()
     return told + differences(wanted, await rows_of(log))

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from chaos.app_failover import Plan, campaign
 from chaos.app_rows import CLOSING, Rows, differences, expected, written
 from chaos.mirrored_app import (
+    APP_ID,
     PARTITIONS,
     Order,
     Price,
@@ -117,3 +118,12 @@ def test_an_app_moves_on_purpose_and_its_rows_are_those_of_one_run(tmp_path: Pat
     assert outcome.violations == []
     assert outcome.acknowledged > 0
     assert outcome.lost == 0
+
+
+@needs_linux
+@pytest.mark.slow
+def test_an_app_whose_source_is_lost_goes_on_with_whole_transactions(tmp_path: Path) -> None:
+    plan = Plan(is_planned=False, runs_s=0.5, lags_s=1.0)
+    outcome = asyncio.run(campaign(tmp_path, [plan], ("--now", "--app", APP_ID), seed=1))
+    assert outcome.violations == []
+    assert outcome.acknowledged > 0
