@@ -122,6 +122,11 @@ class Workers:
                         break
                     await asyncio.sleep(0.2)
 
+    @property
+    def output(self) -> str:
+        """The end of what each worker that runs has written."""
+        return "\n".join(f"{port}:\n{each.output[-4000:]}" for port, each in self.running.items())
+
     def _ask(self, port: int, method: str, path: str, body: object) -> tuple[int, Any]:
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}{path}",
@@ -183,7 +188,7 @@ async def create(workers: Workers, directory: Path) -> None:
     await workers.until_running("tail", "table", "files")
 
 
-async def compare(writer: Writer, log: Log, directory: Path) -> None:
+async def compare(writer: Writer, workers: Workers, log: Log, directory: Path) -> None:
     """Wait until everything has arrived everywhere; too much of anything fails at once."""
 
     def text(value: bytes | None) -> str:
@@ -204,7 +209,7 @@ async def compare(writer: Writer, log: Log, directory: Path) -> None:
         # Counted anew while rows arrive: on a crowded machine there are many to catch up with.
         if sum(counts.values()) > arrived:
             arrived, deadline = sum(counts.values()), monotonic() + SETTLED_S
-        assert monotonic() < deadline, f"of {writer.lines.total()} only {counts} arrive"
+        assert monotonic() < deadline, f"of {writer.lines.total()} only {counts}\n{workers.output}"
         await asyncio.sleep(0.5)
 
 
@@ -267,6 +272,6 @@ def test_workers_are_killed_suspended_and_restarted(tmp_path: Path, seed: int) -
                 await events.round(number)
             writing.cancel()
             await workers.until_running("tail", "table", "files")
-            await compare(writer, log, tmp_path)
+            await compare(writer, workers, log, tmp_path)
 
     asyncio.run(main())
