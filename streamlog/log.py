@@ -52,6 +52,7 @@ from streamlog.record import TopicPartition
 from streamlog.records.compression import Compression
 from streamlog.records.record_columns import RecordColumns
 from streamlog.records.staged_segment import StagedSegment
+from streamlog.registry.inner_cluster import cluster_within
 from streamlog.registry.running_registry import serve_if_configured
 from streamlog.replace import replace
 from streamlog.transport.client_connection import TcpTransport, Transport
@@ -106,6 +107,7 @@ class Log:
         self._clock = clock or SystemClock()
         self._stack = AsyncExitStack()
         self._broker: Broker | None = None
+        self._host: Broker | None = None
         self._registry_url: str | None = None
         self._own: Cluster | None = None
 
@@ -179,6 +181,28 @@ class Log:
             patience_ms=timeout_ms,
             security=_secure(url, security),
         )
+
+    @classmethod
+    def within(cls, broker: Broker, *, client_id: str = "streamlog") -> Self:
+        """Return the log that a broker of this process belongs to; closing it leaves the broker.
+
+        It acts as the broker itself, with all rights.
+
+        Args:
+            broker: an open broker, alone or of a cluster.
+            client_id: the name of this client in the brokers' logs.
+        """
+        found = cls(
+            directory=None,
+            addresses=(),
+            client_id=client_id,
+            listen=False,
+            patience_ms=None,
+            security=Security(),
+            clock=broker.clock,
+        )
+        found._host = broker
+        return found
 
     async def __aenter__(self) -> Self:
         """Open the log.
@@ -371,6 +395,8 @@ class Log:
         return self._own
 
     def _cluster(self, buffers: SocketBuffers = SYSTEM_BUFFERS) -> Cluster:
+        if self._host is not None:
+            return cluster_within(self._host, client_id=self._client_id)
         broker = self._broker
         if broker is None:
             connect: Connect = partial(

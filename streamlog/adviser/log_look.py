@@ -92,6 +92,7 @@ class LogLook:
         self._unseen: dict[str, str] = {}
         self._unanswered = 0
         self._room = asyncio.Semaphore(CONCURRENT)
+        self._latest: _Look | None = None
 
     async def view(self, watch_s: float) -> LogView:
         """Describe the log after an observation of `watch_s` seconds; 0 for none.
@@ -105,6 +106,17 @@ class LogLook:
                 before = await self._figures(consumer)
                 await asyncio.sleep(watch_s)
             return await self._describe(consumer, before)
+
+    async def next_view(self) -> LogView:
+        """Describe the log; rates are those since the previous call, and none the first time.
+
+        Raises:
+            ConnectionLost: no broker can be reached.
+        """
+        # What could not be seen before may be seen now.
+        self._unseen, self._unanswered = {}, 0
+        async with self._log.consumer(auto_offset_reset="earliest") as consumer:
+            return await self._describe(consumer, self._latest)
 
     async def _figures(self, consumer: Consumer) -> _Look:
         partitions = await self._partitions()
@@ -121,7 +133,7 @@ class LogLook:
     async def _describe(self, consumer: Consumer, before: _Look | None) -> LogView:
         admin = self._admin
         partitions = await self._partitions()
-        now = await self._figures(consumer)
+        now = self._latest = await self._figures(consumer)
         watched_s = 0.0 if before is None else (now.at_ms - before.at_ms) / 1000
         is_streamlog = await self._seen("the brokers' vendor", admin.is_streamlog(), default=True)
         if not is_streamlog:

@@ -169,7 +169,7 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
 
 @asynccontextmanager
 async def web_of(opened: Broker) -> AsyncIterator[None]:
-    """Serve health and metrics over HTTP in the block, if the broker's settings ask for it.
+    """Serve health, metrics and the console in the block, if the broker's settings ask for it.
 
     Raises:
         ConfigError: the extra is not installed, or the setting is not HOST:PORT.
@@ -187,7 +187,7 @@ async def web_of(opened: Broker) -> AsyncIterator[None]:
             f" missing): {install_command('web')}"
         ) from error
     async with serve_health(opened, address) as where:
-        typer.echo(f"web       http://{where}")
+        typer.echo(f"web       {where}")
         yield
 
 

@@ -1,36 +1,120 @@
-"""A broker's HTTP server: liveness, readiness, and metrics for Prometheus.
+"""A broker's HTTP server: liveness, readiness, metrics for Prometheus, and the console.
 
-It uses the workers' HTTP server (`worker/web`), the extra `[web]`. Not done here: the metrics,
-which every part of the broker declares in the registry of its directory.
+It uses the workers' HTTP server (`worker/web`), the extra `[web]`. Rule: the console acts as the
+broker, with all rights. So it is served without users only if the log is open to this machine
+anyway: on an address that this machine alone reaches, by a broker without ACLs and passwords. Not
+done here: the metrics, which every part of the broker declares in the registry of its directory.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from streamlog.broker.config.connections import listeners_of
+from streamlog.broker.config.security import AUTHORIZER_NONE, PLAINTEXT
+from streamlog.console.console_site import Console
+from streamlog.console.log_watch import LogWatch
+from streamlog.console.pages.parts import ROOT
+from streamlog.errors import ConfigError
+from streamlog.http_access.access_settings import HttpAccess
+from streamlog.http_access.guarded_server import https_context
+from streamlog.http_access.passwords import PasswordGuard, passwords_of
 from streamlog.http_server import listen, serve
+from streamlog.listening import is_local, parse_address
+from streamlog.log import Log
 from streamlog.worker.health.worker_health import HealthReport
 from streamlog.worker.web.web_server import make_site
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from streamlog.broker.broker import Broker
     from streamlog.broker.cluster.figures import BrokerStatus
+    from streamlog.broker.config.broker import BrokerConfig
+
+OPEN_PATHS = frozenset({"/live", "/ready"})
+"""A load balancer has no password."""
+
+logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
 async def serve_health(broker: Broker, address: str) -> AsyncIterator[str]:
-    """Serve at `address` in the block; yields the address with the port that was picked.
+    """Serve at `address` in the block; yields the URL with the port that was picked.
 
     Raises:
-        ConfigError: the address is not HOST:PORT.
+        ConfigError: the address is not HOST:PORT, a file of users or certificates can't be used, or
+            passwords would be sent in clear.
         ListenError: the address is taken, or does not belong to this machine.
     """
+    config, clock = broker.directory.config, broker.clock
+    access = HttpAccess(users_file=config.web_users, certificate=config.web_certificate)
+    _check_passwords(address, access)
+    passwords, tls = passwords_of(access, clock), https_context(access, clock)
+    console = _console_of(broker, address)
+    routes: Sequence[BaseRoute] = ()
+    if console is not None:
+        routes = (Route("/", _to_console), Mount(ROOT, app=console))
     with listen(address) as listener:
-        site = make_site(BrokerHealth(broker), broker.directory.metrics, hosts=listener.hosts)
-        async with serve(site, listener):
-            yield listener.endpoint
+        site: ASGIApp = make_site(
+            BrokerHealth(broker), broker.directory.metrics, more=routes, hosts=listener.hosts
+        )
+        if passwords is not None:
+            site = PasswordGuard(site, passwords, is_open=OPEN_PATHS.__contains__)
+        running = nullcontext() if console is None else console.running()
+        # The console ends first: pages that are kept up to date would hold up the server's end.
+        async with serve(site, listener, tls=tls), running:
+            yield f"{access.scheme}://{listener.endpoint}"
+
+
+def _check_passwords(address: str, access: HttpAccess) -> None:
+    host, _ = parse_address(address, setting="web.listener")
+    if access.users_file and not access.certificate and not is_local(host):
+        raise ConfigError(
+            f"web.listener={address}: other machines can reach this address, and passwords of"
+            " web.users.file would be sent in clear: set web.certificate.file, or use 127.0.0.1"
+        )
+
+
+def _console_of(broker: Broker, address: str) -> Console | None:
+    """Return the console; None if it would open the log to more than can use it already."""
+    config = broker.directory.config
+    why = "" if config.web_users else _lacks_users(config, address)
+    if why:
+        logger.info("no console at %s: %s, so it needs web.users.file", address, why)
+        return None
+    operators = None
+    if config.web_users:
+        operators = frozenset(each.strip() for each in config.web_operators.split(",")) - {""}
+    watch = LogWatch(
+        partial(Log.within, broker, client_id="streamlog-console"),
+        url=lambda: "kafka://{}:{}".format(*broker.advertised),
+        clock=broker.clock,
+    )
+    return Console(watch, broker.clock, operators=operators)
+
+
+def _lacks_users(config: BrokerConfig, address: str) -> str:
+    host, _ = parse_address(address, setting="web.listener")
+    if not is_local(host):
+        return "other machines can reach this address"
+    if config.security.authorizer != AUTHORIZER_NONE:
+        return "this broker has ACLs"
+    if any(each.protocol != PLAINTEXT for each in listeners_of(config.security)):
+        return "this broker's listeners are secured"
+    return ""
+
+
+async def _to_console(_request: Request) -> Response:
+    return RedirectResponse(f"{ROOT}/")
 
 
 class BrokerHealth:

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import msgspec
 import typer
@@ -23,13 +23,17 @@ from streamlog.client.admin.group_admin import (
     GroupMemberDescription,
     PartitionLagDescription,
 )
-from streamlog.client.consumer import Consumer
+from streamlog.client.offset_targets import (
+    Offsets,
+    Target,
+    at_offset,
+    at_time,
+    earliest,
+    latest,
+)
 from streamlog.errors import UnknownTopicOrPartition, UnsupportedVersion, UsageError, quantity
 from streamlog.log import Log
 from streamlog.record import TopicPartition
-
-Offsets: TypeAlias = dict[TopicPartition, int]
-Target: TypeAlias = Callable[[Consumer, list[TopicPartition]], Awaitable[Offsets]]
 
 groups = typer.Typer(help="The consumer groups of a log.", no_args_is_help=True)
 
@@ -229,10 +233,10 @@ def groups_reset_offsets(
 ) -> None:
     """Move the committed offsets of a group without members; without --execute, only show it."""
     given: dict[Target, bool] = {
-        _earliest: to_earliest,
-        _latest: to_latest,
-        _at_offset(to_offset or 0): to_offset is not None,
-        _at_time(to_datetime or ""): to_datetime is not None,
+        earliest: to_earliest,
+        latest: to_latest,
+        at_offset(to_offset or 0): to_offset is not None,
+        at_time(0 if to_datetime is None else _milliseconds(to_datetime)): to_datetime is not None,
     }
     targets = [target for target, is_given in given.items() if is_given]
     if len(targets) != 1:
@@ -297,36 +301,6 @@ async def _of_existing_topics(
         except UnknownTopicOrPartition as error:
             say(f"topic {topic}: {error}", err=True)
     return found
-
-
-async def _earliest(consumer: Consumer, parts: list[TopicPartition]) -> Offsets:
-    return await consumer.begin_offsets(parts)
-
-
-async def _latest(consumer: Consumer, parts: list[TopicPartition]) -> Offsets:
-    return await consumer.end_offsets(parts)
-
-
-def _at_offset(offset: int) -> Target:
-    async def target(consumer: Consumer, parts: list[TopicPartition]) -> Offsets:
-        begins, ends = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
-        return {part: min(max(offset, begins[part]), ends[part]) for part in parts}
-
-    return target
-
-
-def _at_time(text: str) -> Target:
-    async def target(consumer: Consumer, parts: list[TopicPartition]) -> Offsets:
-        time_ms = _milliseconds(text)
-        found = await consumer.offsets_for_times(dict.fromkeys(parts, time_ms))
-        # A partition without a record at or after the time moves to its end.
-        ends = await consumer.end_offsets(parts)
-        return {
-            part: ends[part] if (committed := found[part]) is None else committed.offset
-            for part in parts
-        }
-
-    return target
 
 
 def _milliseconds(text: str) -> int:

@@ -187,7 +187,8 @@ WebOption = Annotated[
     typer.Option(
         "--web",
         metavar="HOST:PORT",
-        help="Serve /live, /ready and /metrics at this address; port 0 picks a free one.",
+        help="Serve /live, /ready and /metrics at this address, and a broker's console;"
+        " port 0 picks a free one.",
     ),
 ]
 LogOption = Annotated[

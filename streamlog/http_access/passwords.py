@@ -33,6 +33,8 @@ UNAUTHORIZED: Final = 401
 CHALLENGE: Final = (b"www-authenticate", b'Basic realm="streamlog"')
 """The header of an answer with the status 401."""
 NO_LOGIN: Final = "Unauthorized: authenticate by HTTP basic authentication as a user of the server"
+USER: Final = "streamlog.user"
+"""The key of a request's scope for the user that has logged in."""
 _SCHEME: Final = "basic "
 
 
@@ -152,10 +154,11 @@ class PasswordGuard:
         if scope["type"] == "http" and not self._is_open(scope["path"]):
             found = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
             try:
-                await self._passwords.user_of(found[0].decode("latin-1") if found else None)
+                user = await self._passwords.user_of(found[0].decode("latin-1") if found else None)
             except NotAuthenticated:
                 await _refuse(send)
                 return
+            scope = {**scope, USER: user}
         await self._app(scope, receive, send)
 
 

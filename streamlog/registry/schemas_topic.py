@@ -11,13 +11,13 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from streamlog import repeated
-from streamlog.broker.server.embedded import EmbeddedTransport
-from streamlog.client.cluster import Address, Cluster, Connect
+from streamlog.client.cluster import Cluster
 from streamlog.client.consumer import Consumer
 from streamlog.client.consumer.consumer_settings import ConsumerSettings
 from streamlog.client.offset_lookup import LATEST, list_offsets
-from streamlog.errors import ConnectionLost, RequestTimedOut, StreamlogError
+from streamlog.errors import RequestTimedOut, StreamlogError
 from streamlog.record import TopicPartition
+from streamlog.registry.inner_cluster import cluster_within
 from streamlog.registry.registry_state import RegistryState
 from streamlog.registry.topic_records import TOPIC
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from streamlog.broker.broker import Broker
     from streamlog.schemas.compatibility import CompatibilityLevel
-    from streamlog.transport.client_connection import Transport
 
 PARTITION: Final = TopicPartition(TOPIC, 0)
 CLIENT_ID: Final = "streamlog-registry"
@@ -65,7 +64,7 @@ class SchemasTopic:
 
     async def run(self) -> None:
         """Read the topic until cancelled."""
-        cluster = self._cluster = self._make_cluster()
+        cluster = self._cluster = cluster_within(self._broker, client_id=CLIENT_ID)
         try:
             while True:
                 await self._follow_once(cluster)
@@ -200,26 +199,3 @@ class SchemasTopic:
         # A new event for those who begin to wait now; those who have waited see the position.
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
-
-    def _make_cluster(self) -> Cluster:
-        broker, access = self._broker, self._access
-        # Alone, a broker reads its own log without a socket. In a cluster every broker, this one
-        # too, is read by the listener between brokers, whichever of them leads.
-        if access.is_alone:
-
-            async def enter(host: str, port: int) -> Transport:  # noqa: ARG001 - there is one broker
-                return EmbeddedTransport(broker, client_id=CLIENT_ID)
-
-            return Cluster(lambda: [broker.advertised], enter, access.clock, client_id=CLIENT_ID)
-
-        def addresses() -> Sequence[Address]:
-            found = access.addresses()
-            if not found:
-                raise ConnectionLost("no broker of the cluster is registered yet")
-            return found
-
-        async def connect(host: str, port: int) -> Transport:
-            return await access.connect(host, port, client_id=CLIENT_ID)
-
-        connection: Connect = connect
-        return Cluster(addresses, connection, access.clock, client_id=CLIENT_ID)

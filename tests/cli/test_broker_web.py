@@ -18,9 +18,11 @@ from tests.broker.node import create
 
 
 async def fetch(endpoint: str, path: str) -> tuple[int, str]:
-    host, _, port = endpoint.rpartition(":")
+    host, _, port = endpoint.removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: {endpoint}\r\nConnection: close\r\n\r\n".encode())
+    writer.write(
+        f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n".encode()
+    )
     answer = (await reader.read()).decode()
     writer.close()
     await writer.wait_closed()
@@ -93,7 +95,7 @@ def test_a_web_address_in_use_is_reported() -> None:
             serve_health(broker, "127.0.0.1:0") as taken,
         ):
             with pytest.raises(ListenError, match="the web server can't listen on"):
-                async with serve_health(broker, taken):
+                async with serve_health(broker, taken.removeprefix("http://")):
                     pass
 
     asyncio.run(main())

@@ -27,6 +27,7 @@ from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.config.settings import (
     INT_MAX,
     LONG_MAX,
+    NAMES,
     Form,
     IgnoredConfig,
     NamedSetting,
@@ -136,10 +137,40 @@ class BrokerConfig:
         "",
         NamedSetting(
             "web.listener",
-            "HOST:PORT at which the broker serves /live, /ready and /metrics; empty: it does not."
-            " Needs the extra streamlog[web].",
+            "HOST:PORT at which the broker serves /live, /ready, /metrics and the console; empty:"
+            " it does not. Needs the extra streamlog[web].",
             is_dynamic=False,
         ),
+    )
+    web_users: str = text(
+        "",
+        NamedSetting(
+            "web.users.file",
+            "The users of web.listener, a file made by `streamlog users add NAME --file FILE`; then"
+            " all but /live and /ready needs a password. Empty: there are none, and the console is"
+            " served only on an address that this machine alone reaches, and only by a broker"
+            " without ACLs.",
+            is_dynamic=False,
+        ),
+    )
+    web_certificate: str = text(
+        "",
+        NamedSetting(
+            "web.certificate.file",
+            "PEM file with the private key and the certificates of web.listener, which speaks HTTPS"
+            " then. Required, with web.users.file, on an address that other machines reach.",
+            is_dynamic=False,
+        ),
+    )
+    web_operators: str = items(
+        "",
+        NamedSetting(
+            "web.operators",
+            "The users of web.users.file that may change something by the console; the others only"
+            " read.",
+            is_dynamic=False,
+        ),
+        NAMES,
     )
     otel_metrics: bool = boolean(
         NamedSetting(

@@ -1,0 +1,330 @@
+"""Console site: the ASGI application that answers the console's requests.
+
+    GET  /console/...                  a page
+    GET  /console/events/...           its updates, as server-sent events
+    GET  /console/static/...           styles and scripts
+    POST /console/groups/GROUP/reset   new offsets
+
+Rules of the module: bodies and streams have a bound; a change is checked by `request_guard`, and
+written down whether it was made or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from contextlib import aclosing, asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, unquote
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+
+from streamlog.clock import Clock
+from streamlog.console.group_looks import look_at_group, offsets_of
+from streamlog.console.log_watch import LogWatch
+from streamlog.console.markup import h1, joined
+from streamlog.console.message_reader import follow
+from streamlog.console.page_views import PageViews, Parts
+from streamlog.console.pages.changes import Change
+from streamlog.console.pages.groups import Move, ResetForm, reset
+from streamlog.console.pages.layout import Frame, Section, View, navigation, page
+from streamlog.console.pages.messages import Asked, asked_of, messages
+from streamlog.console.pages.parts import ROOT, heading_row, notice
+from streamlog.console.request_guard import HEADERS, READING, RequestGuard, Visitor
+from streamlog.errors import StreamlogError, UsageError
+from streamlog.http_access.passwords import USER
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+BODY_BYTES_MAX: Final = 256 * 1024
+FIELDS_MAX: Final = 50
+STREAMS_MAX: Final = 64
+"""Pages that are kept up to date at a time; further ones stay as they are, and try again."""
+CHANGES_MAX: Final = 500
+"""Changes that the page of changes shows; the log of the process has all."""
+FOREVER: Final = "public, max-age=31536000, immutable"
+STATIC: Final = Path(__file__).parent / "static"
+TYPES: Final[Mapping[str, str]] = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+FORBIDDEN: Final = 403
+NOT_ALLOWED: Final = 405
+TOO_LARGE: Final = 413
+BUSY: Final = 503
+SECTIONS: Final = (
+    Section("topics", "Topics"),
+    Section("groups", "Groups"),
+    Section("brokers", "Brokers"),
+    Section("mirrors", "Mirrors"),
+    Section("changes", "Changes"),
+)
+
+audit = logging.getLogger("streamlog.audit")
+"""Every change that was asked for. Not a repeated logger: two equal changes are two lines."""
+
+
+class Console:
+    """The console of one process."""
+
+    def __init__(
+        self, watch: LogWatch, clock: Clock, *, operators: Collection[str] | None = None
+    ) -> None:
+        """Prepare to answer.
+
+        Args:
+            watch: looks at the log.
+            clock: the time.
+            operators: the users that may change something; None: the server has no users.
+        """
+        self._watch, self._clock = watch, clock
+        self._guard = RequestGuard(secrets.token_bytes(32), operators)
+        self._changes = deque[Change](maxlen=CHANGES_MAX)
+        self._views = PageViews(watch, self._changes, clock)
+        self._streams = 0
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Look at the log in the block; its end ends the updates of open pages."""
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._watch.run(), name="console")
+            try:
+                yield
+            finally:
+                self._watch.stop()
+                watching.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        answer = await self._answer(request, self._guard.visitor(scope.get(USER)))
+        for name, value in HEADERS.items():
+            answer.headers[name] = value
+        # Pages hold records and names of users: no cache on the way keeps them.
+        answer.headers.setdefault("cache-control", "no-store")
+        await answer(scope, receive, send)
+
+    async def _answer(self, request: Request, visitor: Visitor) -> Response:
+        parts = _parts(request.scope)
+        if request.method == "POST":
+            return await self._change(request, parts, visitor)
+        if request.method not in READING:
+            return Response(status_code=NOT_ALLOWED, headers={"allow": "GET, HEAD, POST"})
+        match parts:
+            case ("static", name):
+                return _file(name, request.url.query)
+            case ("events", *rest):
+                return self._events(request, tuple(rest), visitor)
+            case ("overview",):
+                return RedirectResponse(f"{ROOT}/", 308)
+            case _:
+                view = await self._view(request, parts, visitor)
+                return self._page(request, parts, visitor, view)
+
+    async def _view(self, request: Request, parts: Parts, visitor: Visitor) -> View:
+        token = self._guard.token(visitor) if visitor.is_operator else None
+        return await self._views.view(parts, dict(request.query_params), token)
+
+    def _frame(self, parts: Parts, visitor: Visitor) -> Frame:
+        sight = self._watch.sight
+        found = sight.findings
+        is_critical = bool(sight.error) or any(each.severity == "critical" for each in found)
+        marks = len(found) or int(bool(sight.error))
+        first = Section("overview", "Overview", marks, "bad" if is_critical else "warn")
+        return Frame(
+            sections=(first, *SECTIONS),
+            current=parts[0] if parts else "overview",
+            cluster=f"cluster {sight.cluster_id}" if sight.cluster_id else "",
+            user=visitor.user,
+            is_operator=visitor.is_operator,
+            version=_version(),
+        )
+
+    def _page(self, request: Request, parts: Parts, visitor: Visitor, view: View) -> Response:
+        query = f"?{request.url.query}" if request.url.query else ""
+        live = f"{ROOT}/events{_raw_path(request.scope)}{query}"
+        return HTMLResponse(page(self._frame(parts, visitor), view, live), view.status)
+
+    # ---- updates ----
+
+    def _events(self, request: Request, parts: Parts, visitor: Visitor) -> Response:
+        if self._streams >= STREAMS_MAX:
+            return Response(status_code=BUSY, headers={"retry-after": "10"})
+        asked = _followed(request, parts)
+        told = self._told(request, parts, visitor) if asked is None else self._tail(*asked, request)
+        return StreamingResponse(self._counted(told), media_type="text/event-stream")
+
+    async def _counted(self, told: AsyncGenerator[str]) -> AsyncGenerator[str]:
+        self._streams += 1
+        try:
+            with self._watch.watched():
+                async with aclosing(told):
+                    async for each in told:
+                        yield each
+        finally:
+            self._streams -= 1
+
+    async def _told(self, request: Request, parts: Parts, visitor: Visitor) -> AsyncGenerator[str]:
+        """Yield the page's content and the navigation, whenever they have changed."""
+        last: dict[str, str] = {}
+        async for _ in self._watch.sights():
+            view = await self._view(request, parts, visitor)
+            now = {
+                "content": view.content.text,
+                "sections": navigation(self._frame(parts, visitor)).text,
+            }
+            changed = [_event(name, text) for name, text in now.items() if last.get(name) != text]
+            last = now
+            # A comment finds out whether the browser is still there.
+            yield "".join(changed) or ": unchanged\n\n"
+
+    async def _tail(self, topic: str, asked: Asked, request: Request) -> AsyncGenerator[str]:
+        """Yield the page of messages, whenever there are new ones."""
+        query = dict(request.query_params)
+        try:
+            async with aclosing(
+                follow(self._watch.log, topic, asked, self._watch.stopped)
+            ) as found:
+                async for each in found:
+                    view = messages(topic, query, each)
+                    yield _event("content", view.content.text)
+        except StreamlogError as error:
+            yield _event("content", messages(topic, query, None, error=str(error)).content.text)
+
+    # ---- changes ----
+
+    async def _change(self, request: Request, parts: Parts, visitor: Visitor) -> Response:
+        match parts:
+            case ("groups", name, "reset"):
+                pass
+            case _:
+                return Response(status_code=NOT_ALLOWED, headers={"allow": "GET, HEAD"})
+        form = await _form(request)
+        if form is None:
+            return Response(status_code=TOO_LARGE)
+        what = f"reset group {name}"
+        refusal = self._guard.refusal(visitor, request.headers, form)
+        if refusal:
+            self._write_down(request, visitor, what, f"refused: {refusal}")
+            content = joined(
+                heading_row(h1["Refused"]), notice("bad", f"Nothing was changed: {refusal}.")
+            )
+            view = View(title="Refused", content=content, is_live=False, status=FORBIDDEN)
+            return self._page(request, parts, visitor, view)
+        view = await self._reset(request, name, form, visitor)
+        return self._page(request, parts, visitor, view)
+
+    async def _reset(
+        self, request: Request, name: str, form: Mapping[str, str], visitor: Visitor
+    ) -> View:
+        token = self._guard.token(visitor)
+        what, error, moves = f"reset group {name}", "", list[Move]()
+        log = self._watch.log
+        try:
+            offsets = offsets_of(form.get("offsets", ""))
+            before = await log.admin().group_offsets(name)
+            moves = [
+                Move(part.topic, part.partition, before.get(part), offset)
+                for part, offset in sorted(offsets.items())
+            ]
+            first = ", ".join(f"{m.topic}-{m.partition} {m.before} to {m.after}" for m in moves[:5])
+            more = f" and {len(moves) - 5} more" if len(moves) > 5 else ""  # noqa: PLR2004 - five
+            what = f"reset group {name}: {first}{more}"
+            await log.admin().alter_group_offsets(name, offsets)
+        except StreamlogError as refused:
+            error = str(refused)
+        self._write_down(request, visitor, what, error or "done")
+        look = await look_at_group(log, name)
+        return reset(look, ResetForm(), moves or None, token=token, error=error, is_done=not error)
+
+    def _write_down(self, request: Request, visitor: Visitor, what: str, outcome: str) -> None:
+        client = request.client.host if request.client else "?"
+        change = Change(
+            at_ms=self._clock.wall_ms(),
+            user=visitor.user,
+            client=client,
+            what=what,
+            outcome=outcome,
+        )
+        self._changes.append(change)
+        # Quoted: a name of a group may hold a line break, and a second line would be forged.
+        audit.info("user=%r client=%s change=%r outcome=%r", visitor.user, client, what, outcome)
+
+
+def _raw_path(scope: Scope) -> str:
+    """Return the path below the console's, as the browser sent it."""
+    raw = scope.get("raw_path")
+    path = raw.decode("latin-1") if isinstance(raw, bytes) else str(scope["path"])
+    return path.partition("?")[0].removeprefix(ROOT)
+
+
+def _parts(scope: Scope) -> Parts:
+    return tuple(unquote(each) for each in _raw_path(scope).split("/") if each)
+
+
+def _followed(request: Request, parts: Parts) -> tuple[str, Asked] | None:
+    """Return the topic whose newest records a page follows, and which of them; None: none."""
+    query = dict(request.query_params)
+    match parts:
+        case ("topics", name) | ("topics", name, "messages") if query.get("live") == "1":
+            try:
+                return name, asked_of(query)
+            except UsageError:
+                return None  # The page itself shows what is wrong.
+        case _:
+            return None
+
+
+def _event(name: str, text: str) -> str:
+    # A carriage return would end a line of the event; in HTML its number means what it means.
+    lines = text.replace("\r", "&#13;").split("\n")
+    return f"event: {name}\n" + "".join(f"data: {line}\n" for line in lines) + "\n"
+
+
+async def _form(request: Request) -> dict[str, str] | None:
+    """Return the fields of a body; None if it is too large."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            return None
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX))
+    except ValueError:
+        return {}
+
+
+@cache
+def _files() -> Mapping[str, bytes]:
+    return {each.name: each.read_bytes() for each in STATIC.iterdir() if each.suffix in TYPES}
+
+
+@cache
+def _version() -> str:
+    whole = hashlib.sha256()
+    for name, content in sorted(_files().items()):
+        whole.update(name.encode() + content)
+    return whole.hexdigest()[:12]
+
+
+def _file(name: str, query: str) -> Response:
+    content = _files().get(name)
+    if content is None:
+        return Response(status_code=404)
+    is_of_version = query == f"v={_version()}"
+    return Response(
+        content,
+        media_type=TYPES[Path(name).suffix],
+        headers={"cache-control": FOREVER if is_of_version else "no-cache"},
+    )

@@ -1,0 +1,158 @@
+"""LogWatch: looks at the log again and again, so that a page never waits for a look.
+
+Rule of the module: looking is paid for by the broker. A look is followed by a pause of at least
+`PAUSE_SHARE` times its own duration, and by a longer one while no page is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Final
+
+from streamlog import repeated
+from streamlog.adviser import advise
+from streamlog.adviser.log_look import LogLook
+from streamlog.clock import Clock
+from streamlog.console.log_sight import LagHistory, LogSight
+from streamlog.errors import ConnectionLost, StreamlogError
+from streamlog.log import Log
+from streamlog.replace import replace
+
+WATCHED_MS: Final = 2_000
+"""Between two looks while a page is open."""
+IDLE_MS: Final = 30_000
+"""Between two looks while none is: the history of lags shall not begin with the first page."""
+PAUSE_SHARE: Final = 9
+"""A look takes at most a tenth of the time."""
+AGAIN_S: Final = 1.0
+"""The pause after the log could not be opened."""
+
+logger = repeated.logger(__name__)
+
+
+class LogWatch:
+    """Looks at one log. `run` does so until it is cancelled."""
+
+    def __init__(
+        self,
+        open_log: Callable[[], AbstractAsyncContextManager[Log]],
+        *,
+        url: Callable[[], str],
+        clock: Clock,
+    ) -> None:
+        """Prepare to look.
+
+        Args:
+            open_log: opens the log.
+            url: returns what commands on the pages name as the log.
+            clock: the time.
+        """
+        self._open, self._url, self._clock = open_log, url, clock
+        self._log: Log | None = None
+        self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self._watchers = 0
+        self.stopped = asyncio.Event()
+        """Set when the process ends: what follows the log on a page's behalf ends then."""
+        self.sight = LogSight()
+        """The newest look."""
+        self.history = LagHistory()
+
+    @property
+    def log(self) -> Log:
+        """The log.
+
+        Raises:
+            ConnectionLost: it is not open at present.
+        """
+        if self._log is None:
+            raise ConnectionLost(
+                f"the log is not open yet: {self.sight.error or 'the broker has just started'}"
+            )
+        return self._log
+
+    async def run(self) -> None:
+        """Open the log and look at it, until cancelled."""
+        while True:
+            try:
+                async with self._open() as log:
+                    self._log = log
+                    await self._look_on(log)
+            except StreamlogError as error:
+                self._fail(error)
+            finally:
+                self._log = None
+            await asyncio.sleep(AGAIN_S)
+
+    async def _look_on(self, log: Log) -> None:
+        look = LogLook(log, url=self._url(), clock=self._clock)
+        while True:
+            began_ms = self._clock.now_ms()
+            try:
+                await self._look(log, look)
+            except StreamlogError as error:
+                self._fail(error)
+            took_ms = self._clock.now_ms() - began_ms
+            await self._pause(took_ms * PAUSE_SHARE)
+
+    async def _look(self, log: Log, look: LogLook) -> None:
+        began_ms = self._clock.now_ms()
+        # A broker that has just started to listen has another address than at the first look.
+        view = replace(await look.next_view(), url=self._url())
+        at_ms = self._clock.wall_ms()
+        self.history.add(view.groups, at_ms)
+        self._show(
+            LogSight(
+                view=view,
+                findings=tuple(advise(view)),
+                at_ms=at_ms,
+                took_ms=self._clock.now_ms() - began_ms,
+                cluster_id=log.cluster_id,
+            )
+        )
+
+    def _fail(self, error: StreamlogError) -> None:
+        logger.warning("the console can't look at the log: %s", error)
+        self._show(replace(self.sight, error=str(error)))
+
+    def _show(self, sight: LogSight) -> None:
+        self.sight = sight
+        # A new event for those who begin to wait now; those who have waited see the new sight.
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _pause(self, least_ms: int) -> None:
+        """Wait at least some time; longer while no page is open, until one is."""
+        await asyncio.sleep(max(least_ms, WATCHED_MS) / 1_000)
+        if self._watchers:
+            return
+        self._wanted.clear()
+        try:
+            async with asyncio.timeout(IDLE_MS / 1_000):
+                await self._wanted.wait()
+        except TimeoutError:
+            return
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look often in the block."""
+        self._watchers += 1
+        self._wanted.set()
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+
+    def stop(self) -> None:
+        """End `sights`."""
+        self.stopped.set()
+        self._changed.set()
+
+    async def sights(self) -> AsyncIterator[LogSight]:
+        """Yield the present sight, and each new one, until `stop`."""
+        while not self.stopped.is_set():
+            changed = self._changed
+            yield self.sight
+            await changed.wait()

@@ -1,0 +1,238 @@
+"""Message reader: finds the records that a page of messages shows, and follows new ones.
+
+Rule of the module: a search ends after `SCAN_MAX` records, `SCAN_BYTES_MAX` bytes or `PATIENCE_S`
+seconds, whichever comes first, and says so; a page is no reason to read a whole log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from streamlog.client.consumer import Consumer
+from streamlog.clock import Clock
+from streamlog.console.pages.messages import Asked, Found
+from streamlog.console.record_filter import RecordFilter
+from streamlog.console.shown_records import filtered, show
+from streamlog.errors import UnknownTopicOrPartition, UsageError
+from streamlog.log import Log
+from streamlog.record import TopicPartition
+from streamlog.records.log_record import LogRecord
+
+SHOWN: Final = 50
+"""Records of one page."""
+SCAN_MAX: Final = 50_000
+SCAN_BYTES_MAX: Final = 64 * 1024 * 1024
+PATIENCE_S: Final = 5.0
+POLL_MS: Final = 200
+POLL_RECORDS: Final = 500
+FETCH_BYTES: Final = 256 * 1024
+"""Of one partition at a time: a page of a topic with many partitions must not fetch gigabytes."""
+PARTITIONS_MAX: Final = 200
+"""Partitions of a topic that one page reads; of a larger topic, an operator names one."""
+PAUSE_S: Final = 0.5
+"""Between two updates of a live page."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """What a search has found so far."""
+
+    asked: Asked
+    condition: RecordFilter
+    key: bytes | None
+    scanned: int = 0
+    bytes: int = 0
+    kept: list[tuple[int, LogRecord]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, asked: Asked) -> _Search:
+        return cls(asked, RecordFilter(asked.condition), asked.key.encode() if asked.key else None)
+
+    def fits(self, partition: int, record: LogRecord) -> bool:
+        self.scanned += 1
+        self.bytes += len(record.key or b"") + len(record.value or b"")
+        if self.key is not None and record.key != self.key:
+            return False
+        # Decoding costs more than reading: only for a condition.
+        return not self.condition.text or self.condition.accepts(filtered(partition, record))
+
+    @property
+    def exhausted(self) -> str:
+        if self.scanned >= SCAN_MAX:
+            return f"the search ended after {SCAN_MAX:,} records"
+        if self.bytes >= SCAN_BYTES_MAX:
+            return f"the search ended after {SCAN_BYTES_MAX // 1024 // 1024} MiB"
+        return ""
+
+
+async def find(log: Log, topic: str, asked: Asked, clock: Clock) -> Found:
+    """Return the records that a page asks for.
+
+    Raises:
+        UnknownTopicOrPartition: there is no such topic or partition.
+        UsageError: the topic has too many partitions to be read at once.
+        StreamlogError: the log does not answer.
+    """
+    search = _Search.of(asked)
+    async with _consumer(log) as consumer:
+        parts = await _partitions(consumer, topic, asked)
+        begins, ends = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
+        starts = await _starts(consumer, asked, begins, ends)
+        consumer.assign(parts)
+        for part in parts:
+            consumer.seek(part, starts[part])
+        stopped = await _scan(
+            consumer, search, ends, clock.now_ms() + int(PATIENCE_S * 1_000), clock
+        )
+        positions = {part: await consumer.position(part) for part in parts}
+    return _shown(search, stopped, positions, ends)
+
+
+async def follow(
+    log: Log, topic: str, asked: Asked, stopped: asyncio.Event
+) -> AsyncGenerator[Found]:
+    """Yield the newest records of those that are written from now on, whenever there are new ones.
+
+    It ends once `stopped` is set.
+
+    Raises:
+        UnknownTopicOrPartition, UsageError, StreamlogError: as for `find`.
+    """
+    search, newest = _Search.of(asked), deque[tuple[int, LogRecord]](maxlen=SHOWN)
+    async with _consumer(log) as consumer:
+        parts = await _partitions(consumer, topic, asked)
+        ends = await consumer.end_offsets(parts)
+        consumer.assign(parts)
+        for part in parts:
+            consumer.seek(part, ends[part])
+        yield Found(records=())
+        while not stopped.is_set():
+            polled = await consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS)
+            before = search.scanned
+            newest.extend(each for each in _each(polled) if search.fits(*each))
+            if search.scanned != before:
+                records = tuple(show(*each, asked.form) for each in reversed(newest))
+                yield Found(records=records, scanned=search.scanned)
+                # One update for all that arrives meanwhile: a browser can't show more.
+                await asyncio.sleep(PAUSE_S)
+
+
+def _consumer(log: Log) -> Consumer:
+    return log.consumer(
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        max_partition_fetch_bytes=FETCH_BYTES,
+        fetch_max_wait_ms=POLL_MS,
+    )
+
+
+async def _partitions(consumer: Consumer, topic: str, asked: Asked) -> list[TopicPartition]:
+    count = await consumer.partitions(topic)
+    if asked.partition is not None:
+        if asked.partition >= count:
+            raise UnknownTopicOrPartition(
+                f"topic {topic} has partitions 0 to {count - 1}, and no {asked.partition}"
+            )
+        return [TopicPartition(topic, asked.partition)]
+    if count > PARTITIONS_MAX:
+        raise UsageError(
+            f"topic {topic} has {count} partitions, more than a page reads at once"
+            f" ({PARTITIONS_MAX}): name a partition"
+        )
+    return [TopicPartition(topic, each) for each in range(count)]
+
+
+async def _starts(
+    consumer: Consumer,
+    asked: Asked,
+    begins: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Return where the search begins in each partition."""
+    match asked.begin:
+        case "oldest":
+            return {**begins}
+        case "offset":
+            return {part: min(max(asked.offset, begins[part]), ends[part]) for part in begins}
+        case "time":
+            found = await consumer.offsets_for_times(dict.fromkeys(begins, asked.time_ms))
+            return {
+                part: ends[part] if (first := found[part]) is None else first.offset
+                for part in begins
+            }
+        case "newest":
+            # With a condition, the last of many have to be looked at to find some that fit.
+            is_selective = bool(asked.key or asked.condition)
+            back = SCAN_MAX // len(begins) if is_selective else SHOWN
+            return {part: max(begins[part], ends[part] - back) for part in begins}
+
+
+async def _scan(
+    consumer: Consumer,
+    search: _Search,
+    ends: Mapping[TopicPartition, int],
+    deadline_ms: int,
+    clock: Clock,
+) -> str:
+    """Read until enough is found, or the ends; return why it stopped before, or an empty text."""
+    is_newest = search.asked.begin == "newest"
+    open_parts = {part for part in ends if await consumer.position(part) < ends[part]}
+    done = ends.keys() - open_parts
+    if done:
+        consumer.pause(*done)
+    while open_parts:
+        if why := search.exhausted:
+            return why
+        if clock.now_ms() >= deadline_ms:
+            return f"the search ended after {PATIENCE_S:.0f} s"
+        # One page from its beginning needs no more than this; the newest need all up to the end.
+        wanted = POLL_RECORDS if is_newest or search.condition.text or search.key else SHOWN
+        polled = await consumer.poll(timeout_ms=POLL_MS, max_records=wanted)
+        for partition, record in _each(polled):
+            if search.fits(partition, record):
+                search.kept.append((partition, record))
+        if is_newest:
+            search.kept = heapq.nlargest(SHOWN, search.kept, key=_by_time)
+        elif len(search.kept) >= SHOWN:
+            return ""
+        ended = {part for part in open_parts if await consumer.position(part) >= ends[part]}
+        if ended:
+            consumer.pause(*ended)
+            open_parts -= ended
+    return ""
+
+
+def _each(polled: Mapping[TopicPartition, Iterable[LogRecord]]) -> Iterable[tuple[int, LogRecord]]:
+    return ((part.partition, each) for part, records in polled.items() for each in records)
+
+
+def _by_time(found: tuple[int, LogRecord]) -> tuple[int, int, int]:
+    partition, record = found
+    return record.timestamp_ms, record.offset, partition
+
+
+def _shown(
+    search: _Search,
+    stopped: str,
+    positions: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> Found:
+    asked = search.asked
+    is_newest = asked.begin == "newest"
+    kept = sorted(search.kept, key=_by_time, reverse=is_newest)
+    if len(ends) == 1:
+        # In one partition the order of offsets is the order of the log.
+        kept = sorted(search.kept, key=lambda each: each[1].offset, reverse=is_newest)
+    records = tuple(show(*each, asked.form) for each in kept[:SHOWN])
+    following = None
+    if len(ends) == 1 and not is_newest:
+        (part, end), at = next(iter(ends.items())), next(iter(positions.values()))
+        # Those that were read and are not shown come first on the next page.
+        following_at = kept[SHOWN][1].offset if len(kept) > SHOWN else at
+        following = (part.partition, following_at) if following_at < end else None
+    return Found(records=records, scanned=search.scanned, stopped=stopped, following=following)

@@ -1,0 +1,155 @@
+"""Page views: which page a path names, with what it shows.
+
+Paths come as decoded parts, since names of groups may hold slashes. Rule of the module: an error is
+a page as well, and no page waits for a look at the whole log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from streamlog.clock import Clock
+from streamlog.console.group_looks import look_at_group, mirror_look, plan_reset
+from streamlog.console.log_watch import LogWatch
+from streamlog.console.markup import h1, joined
+from streamlog.console.message_reader import find
+from streamlog.console.pages.brokers import brokers, mirrors
+from streamlog.console.pages.changes import Change, changes
+from streamlog.console.pages.groups import (
+    GroupLook,
+    ResetForm,
+    group,
+    groups,
+    members,
+    no_group,
+    reset,
+)
+from streamlog.console.pages.layout import View
+from streamlog.console.pages.messages import asked_of, messages
+from streamlog.console.pages.overview import overview
+from streamlog.console.pages.parts import heading_row, nothing, notice
+from streamlog.console.pages.topics import no_topic, partitions, settings, topics
+from streamlog.errors import LogError, StreamlogError, UnknownTopicOrPartition
+from streamlog.protocol.error_codes import ErrorCode
+
+Parts: TypeAlias = tuple[str, ...]
+Query: TypeAlias = Mapping[str, str]
+
+
+class PageViews:
+    """The pages of one console."""
+
+    def __init__(self, watch: LogWatch, changes_made: Sequence[Change], clock: Clock) -> None:
+        """`changes_made` grows while the process runs."""
+        self._watch, self._changes, self._clock = watch, changes_made, clock
+
+    async def view(  # noqa: PLR0911 - one for each page
+        self, parts: Parts, query: Query, token: str | None
+    ) -> View:
+        """Return a page, which may be about an error.
+
+        Args:
+            parts: the path below the console's.
+            query: the parameters of the address.
+            token: for forms that change something; None if the user may only read.
+        """
+        try:
+            match parts:
+                case ("topics", *rest):
+                    return await self._of_topics(tuple(rest), query)
+                case ("groups", *rest):
+                    return await self._of_groups(tuple(rest), query, token)
+                case ("mirrors",):
+                    found = await self._watch.log.admin().describe_mirrors()
+                    return mirrors(mirror_look(found), query)
+        except StreamlogError as error:
+            return _trouble(parts, error)
+        sight = self._watch.sight
+        match parts:
+            case ():
+                return overview(sight)
+            case ("brokers",):
+                return brokers(sight, query)
+            case ("changes",):
+                return changes(self._changes, query)
+            case _:
+                return _no_page()
+
+    async def _of_topics(self, parts: Parts, query: Query) -> View:
+        sight = self._watch.sight
+        match parts:
+            case ():
+                return topics(sight, query)
+            case (name,) | (name, "messages"):
+                return await self._messages(name, query)
+            case (name, "partitions"):
+                return partitions(sight, name, query)
+            case (name, "settings"):
+                return settings(sight, name, query)
+            case _:
+                return _no_page()
+
+    async def _messages(self, name: str, query: Query) -> View:
+        try:
+            asked = asked_of(query)
+            # A live page fills by its updates.
+            if asked.is_live:
+                return messages(name, query, None)
+            found = await find(self._watch.log, name, asked, self._clock)
+        except UnknownTopicOrPartition as error:
+            if query.get("partition"):
+                return messages(name, query, None, error=str(error))
+            return no_topic(name)
+        except StreamlogError as error:
+            # With the form, in which the mistake can be mended.
+            return messages(name, query, None, error=str(error))
+        return messages(name, query, found)
+
+    async def _of_groups(self, parts: Parts, query: Query, token: str | None) -> View:
+        if not parts:
+            return groups(self._watch.sight, query)
+        name, *way = parts
+        try:
+            look = await look_at_group(self._watch.log, name)
+        except LogError as error:
+            if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            return no_group(name, "It was deleted, or its last offset has expired.")
+        match way:
+            case []:
+                return group(look, self._watch.history.series(name), query)
+            case ["members"]:
+                return members(look, query)
+            case ["reset"]:
+                return await self._reset(look, query, token)
+            case _:
+                return _no_page()
+
+    async def _reset(self, look: GroupLook, query: Query, token: str | None) -> View:
+        asked = ResetForm(
+            target=query.get("target", "earliest"),
+            at=query.get("at", ""),
+            topic=query.get("topic", ""),
+        )
+        moves, error = None, ""
+        if query.get("try"):
+            try:
+                moves = await plan_reset(self._watch.log, look.group_id, asked)
+            except StreamlogError as refused:
+                error = str(refused)
+        return reset(look, asked, moves, token=token, error=error)
+
+
+def _trouble(parts: Parts, error: StreamlogError) -> View:
+    title = parts[0].capitalize()
+    content = joined(heading_row(h1[title]), notice("bad", str(error)))
+    return View(title=title, content=content, status=503)
+
+
+def _no_page() -> View:
+    content = joined(
+        heading_row(h1["Not found"]),
+        nothing("There is no such page.", "The sections on the left lead to all of them."),
+    )
+    return View(title="Not found", content=content, is_live=False, status=404)

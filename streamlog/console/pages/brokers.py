@@ -1,0 +1,240 @@
+"""The brokers, their disks and the quorum; and the mirrors: lists to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from streamlog.adviser.log_view import BrokerView, DiskView, LogView, size
+from streamlog.client.admin.cluster_descriptions import QuorumDescription
+from streamlog.console.log_sight import LogSight
+from streamlog.console.markup import Node, a, code, h1, h2, joined, p, span
+from streamlog.console.pages.layout import View
+from streamlog.console.pages.overview import LOW_DISK, not_seen_yet, stale
+from streamlog.console.pages.parts import (
+    Column,
+    Tone,
+    address,
+    age,
+    badge,
+    cut,
+    heading_row,
+    meter,
+    nothing,
+    number,
+    pager,
+    rows_of,
+    tile,
+    tiles,
+)
+
+
+def brokers(sight: LogSight, query: Mapping[str, str]) -> View:
+    """Return the brokers with their disks, and the quorum."""
+    view = sight.view
+    if view is None:
+        return View(
+            title="Brokers", content=joined(heading_row(h1["Brokers"]), not_seen_yet(sight))
+        )
+    shown = cut(view.brokers, query.get("page", ""))
+    content = joined(
+        heading_row(h1["Brokers"]),
+        stale(sight),
+        tiles(
+            tile("Brokers", number(len(view.brokers))),
+            tile("Controller", number(view.controller) if view.controller >= 0 else "none", None,
+                 "calm" if view.controller >= 0 else "bad"),
+            tile("Moves in progress", number(view.moves), "reassignments of partitions"),
+            tile("Open transactions", number(len(view.transactions))),
+        ),
+        rows_of(
+            [Column("Broker", is_number=True), Column("State"), Column("Release"),
+             Column("Rack"), Column("Leads", is_number=True), Column("Replicas", is_number=True),
+             Column("Clock ahead", is_number=True)],
+            [_broker(each, view) for each in shown.rows],
+            name="Brokers",
+        ),
+        pager(shown, lambda page: address("brokers", page=page), "brokers"),
+        h2["Disks"],
+        rows_of(
+            [Column("Broker", is_number=True), Column("Directory"), Column("State"),
+             Column("Partitions", is_number=True), Column("Free of all", is_number=True)],
+            [_disk(each) for each in view.disks[:200]],
+            name="Disks",
+        )
+        if view.disks
+        else p(class_="hint")["The brokers have not said what is on their disks."],
+        *_quorum(view.quorum, sight.at_ms),
+    )  # fmt: skip
+    return View(title="Brokers", content=content)
+
+
+def _broker(broker: BrokerView, view: LogView) -> tuple[Node, ...]:
+    parts = [each for topic in view.topics.values() for each in topic.partitions]
+    state: tuple[str, Tone] = ("in service", "good")
+    if broker.silent:
+        state = ("no answer", "bad")
+    elif broker.is_fenced:
+        state = ("fenced", "bad")
+    elif broker.is_cordoned:
+        state = ("cordoned", "warn")
+    ahead = broker.clock_ahead_ms
+    is_controller = broker.node_id == view.controller
+    controller: Node = [" ", badge("controller", "info")] if is_controller else None
+    return (
+        [number(broker.node_id), controller],
+        badge(*state),
+        broker.version or "—",
+        broker.settings.get("broker.rack") or "—",
+        number(sum(each.leader == broker.node_id for each in parts)),
+        number(sum(broker.node_id in each.replicas for each in parts)),
+        "—" if ahead is None else f"{ahead} ms",
+    )  # fmt: skip
+
+
+def _disk(disk: DiskView) -> tuple[Node, ...]:
+    free: Node = "—"
+    if disk.usable_bytes is not None and disk.total_bytes:
+        share = 1 - disk.usable_bytes / disk.total_bytes
+        tone: Tone = "bad" if 1 - share < LOW_DISK else "info"
+        free = [
+            f"{size(disk.usable_bytes)} of {size(disk.total_bytes)}",
+            meter(share, f"{share:.0%} used", tone),
+        ]
+    return (
+        number(disk.node_id),
+        code[disk.path],
+        badge("failed", "bad") if disk.is_failed else badge("works", "good"),
+        size(disk.used_bytes),
+        free,
+    )
+
+
+def _quorum(quorum: QuorumDescription | None, now_ms: int) -> Sequence[Node]:
+    if quorum is None:
+        return ()
+    rows = [
+        (
+            number(each.node_id),
+            badge("leader", "info") if each.node_id == quorum.leader else kind,
+            number(quorum.lag(each)),
+            age(None if each.caught_up_ms is None else max(0, now_ms - each.caught_up_ms)),
+        )
+        for kind, members in (("voter", quorum.voters), ("observer", quorum.observers))
+        for each in members
+    ]
+    columns = [
+        Column("Node", is_number=True), Column("Part"), Column("Entries behind", is_number=True),
+        Column("Last had all", is_number=True),
+    ]  # fmt: skip
+    return (
+        h2["Quorum of controllers"],
+        p(class_="hint")[
+            f"Epoch {quorum.epoch}, committed up to entry {number(quorum.high_watermark)}."
+        ],
+        rows_of(columns, rows[:200], name="Quorum of controllers"),
+    )
+
+
+class LinkRow(msgspec.Struct, frozen=True):
+    """A link to another cluster."""
+
+    name: str
+    source: str
+    topics: int
+    trouble: str
+    """Why a broker can't use it; empty if all can."""
+
+
+class MirrorRow(msgspec.Struct, frozen=True):
+    """A mirror topic."""
+
+    topic: str
+    link: str
+    status: str
+    """Kafka's word for its state."""
+    reason: str
+    lag_ms: int | None
+    lag_records: int | None
+
+
+class MirrorLook(msgspec.Struct, frozen=True):
+    """All links and mirror topics."""
+
+    links: tuple[LinkRow, ...]
+    mirrors: tuple[MirrorRow, ...]
+
+
+_TONES: Final[Mapping[str, Tone]] = {
+    "ACTIVE": "good",
+    "LAGGING": "warn",
+    "PAUSED": "warn",
+    "SOURCE_UNAVAILABLE": "bad",
+    "DIVERGED": "bad",
+    "STOPPED": "bad",
+}
+
+
+def mirrors(found: MirrorLook | str, query: Mapping[str, str]) -> View:
+    """Return the links and mirror topics; a text says why they are not known."""
+    if isinstance(found, str):
+        content = joined(heading_row(h1["Mirrors"]), nothing("The mirrors are not known.", found))
+        return View(title="Mirrors", content=content)
+    shown = cut(found.mirrors, query.get("page", ""))
+    return View(
+        title="Mirrors",
+        content=joined(
+            heading_row(h1["Mirrors"]),
+            h2["Links"],
+            rows_of(
+                [
+                    Column("Link"),
+                    Column("Source"),
+                    Column("Topics", is_number=True),
+                    Column("State"),
+                ],
+                [_link(each) for each in found.links[:200]],
+                name="Links",
+            )
+            if found.links
+            else nothing(
+                "This cluster copies from no other.",
+                "Make a link: streamlog mirror create NAME --from HOST:PORT",
+            ),
+            [
+                h2["Mirror topics"],
+                rows_of(
+                    [Column("Topic"), Column("Link"), Column("State"),
+                     Column("Behind", is_number=True), Column("Records behind", is_number=True)],
+                    [_mirror(each) for each in shown.rows],
+                    name="Mirror topics",
+                ),
+                pager(shown, lambda page: address("mirrors", page=page), "mirror topics"),
+            ]
+            if found.mirrors
+            else None,
+        ),
+    )  # fmt: skip
+
+
+def _link(link: LinkRow) -> tuple[Node, ...]:
+    state: Node = badge("works", "good")
+    if link.trouble:
+        state = [badge("in trouble", "bad"), f" {link.trouble}"]
+    return (span(class_="name")[link.name], link.source, number(link.topics), state)
+
+
+def _mirror(mirror: MirrorRow) -> tuple[Node, ...]:
+    said = mirror.status.lower().replace("_", " ")
+    return (
+        a(class_="name", href=address("topics", mirror.topic))[mirror.topic],
+        mirror.link or "—",
+        [
+            badge(said, _TONES.get(mirror.status, "calm")),
+            f" {mirror.reason}" if mirror.reason else "",
+        ],
+        age(mirror.lag_ms),
+        number(mirror.lag_records),
+    )

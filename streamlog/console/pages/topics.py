@@ -1,0 +1,263 @@
+"""The topics: a list, and one topic with its partitions and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from streamlog.adviser.log_view import LogView, TopicView, size
+from streamlog.console.log_sight import LogSight, TopicFigures, figures_of
+from streamlog.console.markup import (
+    Markup,
+    Node,
+    a,
+    code,
+    div,
+    field,
+    h1,
+    h2,
+    joined,
+    label,
+    nav,
+    p,
+    span,
+)
+from streamlog.console.pages.layout import View
+from streamlog.console.pages.overview import not_seen_yet, stale
+from streamlog.console.pages.parts import (
+    Column,
+    Order,
+    address,
+    badge,
+    cut,
+    heading_row,
+    nothing,
+    number,
+    pager,
+    rate,
+    rows_of,
+    search,
+    tile,
+    tiles,
+)
+
+INTERNAL: Final = "internal"
+COLUMNS: Final = (
+    Column("Topic", sort="name"),
+    Column("Partitions", is_number=True, sort="partitions"),
+    Column("Replicas", is_number=True, sort="replicas"),
+    Column("Records", is_number=True, sort="records"),
+    Column("Written", is_number=True, sort="rate"),
+    Column("Size", is_number=True, sort="size"),
+    Column("Kept by"),
+    Column("State"),
+)
+_KEYS: Final[Mapping[str, Callable[[TopicView, TopicFigures], object]]] = {
+    "name": lambda topic, _: topic.name,
+    "partitions": lambda topic, _: len(topic.partitions),
+    "replicas": lambda _, figures: figures.replicas,
+    "records": lambda _, figures: figures.records,
+    "rate": lambda _, figures: figures.rate or 0.0,
+    "size": lambda _, figures: figures.bytes,
+}
+
+
+def topics(sight: LogSight, query: Mapping[str, str]) -> View:
+    """Return the list; `query` has the words of the search, the order and the page."""
+    view, words = sight.view, query.get("q", "")
+    if view is None:
+        return View(title="Topics", content=joined(heading_row(h1["Topics"]), not_seen_yet(sight)))
+    with_internal = query.get(INTERNAL) == "1"
+    order = Order.of(query.get("sort", ""), _KEYS, "name")
+    found = [
+        (topic, figures_of(topic))
+        for topic in view.topics.values()
+        if words.casefold() in topic.name.casefold() and (with_internal or not topic.is_internal)
+    ]
+    # By name first: topics that are equal otherwise stay in one order from look to look.
+    found.sort(key=lambda pair: pair[0].name)
+    found.sort(key=lambda pair: _KEYS[order.by](*pair), reverse=order.is_down)  # type: ignore[arg-type,return-value]
+    shown = cut(found, query.get("page", ""))
+
+    def link(sort: str, page: int | None = None) -> str:
+        kept = {"q": words or None, INTERNAL: "1" if with_internal else None}
+        return address("topics", **kept, sort=None if sort == "name" else sort, page=page)
+
+    inside = label(class_="check")[
+        field(type="checkbox", name=INTERNAL, value="1", checked=with_internal), "Internal topics"
+    ]
+    content = joined(
+        heading_row(h1["Topics"]),
+        stale(sight),
+        search(address("topics"), words, "Search topics", {"sort": order.word}, inside),
+        rows_of(COLUMNS, [_row(*pair) for pair in shown.rows], name="Topics", sorting=(order, link))
+        if shown.rows
+        else nothing(
+            "No topic has this in its name." if words else "There is no topic yet.",
+            None if words else "Create one: streamlog topics create NAME --partitions 4",
+        ),
+        pager(shown, lambda page: link(order.word, page), "topics") if shown.total else None,
+    )
+    return View(title="Topics", content=content)
+
+
+def _row(topic: TopicView, figures: TopicFigures) -> tuple[Node, ...]:
+    return (
+        a(class_="name", href=address("topics", topic.name))[topic.name],
+        number(len(topic.partitions)),
+        number(figures.replicas),
+        number(figures.records),
+        rate(figures.rate),
+        size(figures.bytes),
+        _kept_by(topic),
+        _state(topic, figures),
+    )
+
+
+def _kept_by(topic: TopicView) -> str:
+    words = sorted(topic.policies)
+    if not words:
+        return "—"
+    if topic.retention_ms is not None:
+        days = topic.retention_ms / 86_400_000
+        words[words.index("delete")] = f"delete after {days:.3g} d"
+    return ", ".join(words)
+
+
+def _state(topic: TopicView, figures: TopicFigures) -> Node:
+    if figures.leaderless:
+        return badge(f"{figures.leaderless} without a leader", "bad")
+    if figures.lacking:
+        return badge(f"{figures.lacking} lack replicas", "warn")
+    return badge("internal", "calm") if topic.is_internal else badge("in sync", "good")
+
+
+def topic_tabs(name: str, current: str) -> Markup:
+    """Return the ways between the pages of one topic."""
+    pages = {"messages": "Messages", "partitions": "Partitions", "settings": "Settings"}
+    return joined(
+        div(class_="crumb")[a(href=address("topics"))["Topics"]],
+        heading_row(h1[name]),
+        nav(class_="tabs", aria_label="Pages of the topic")[
+            (
+                a(
+                    href=address("topics", name, page),
+                    aria_current="page" if page == current else None,
+                )[text]
+                for page, text in pages.items()
+            )
+        ],
+    )
+
+
+def partitions(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
+    """Return the partitions of a topic."""
+    found = _found(sight, name, "partitions")
+    if isinstance(found, View):
+        return found
+    view, topic = found
+    figures = figures_of(topic)
+    shown = cut(topic.partitions, query.get("page", ""))
+    readers = sorted(
+        group.group_id
+        for group in view.groups.values()
+        if any(at.topic == name for at in group.readings)
+    )
+    rows = [
+        (
+            a(href=address("topics", name, "messages", partition=each.partition))[
+                number(each.partition)
+            ],
+            number(each.leader) if each.leader >= 0 else badge("none", "bad"),
+            span(class_="nowrap")[", ".join(map(str, each.replicas))],
+            badge(f"{len(each.in_sync)} of {len(each.replicas)}",
+                  "good" if len(each.in_sync) == len(each.replicas) else "warn"),
+            number(topic.begins.get(each.partition)),
+            number(topic.ends.get(each.partition)),
+            rate(topic.rates.get(each.partition)),
+            size(topic.sizes.get(each.partition, 0)),
+        )
+        for each in shown.rows
+    ]  # fmt: skip
+    columns = [
+        Column("Partition", is_number=True), Column("Leader", is_number=True), Column("Replicas"),
+        Column("In sync"), Column("First offset", is_number=True),
+        Column("End offset", is_number=True), Column("Written", is_number=True),
+        Column("Size", is_number=True),
+    ]  # fmt: skip
+    content = joined(
+        topic_tabs(name, "partitions"),
+        stale(sight),
+        tiles(
+            tile("Records", number(figures.records), "offsets that the log holds"),
+            tile("Written", rate(figures.rate)),
+            tile("Size", size(figures.bytes), "of the largest replicas"),
+            tile("Kept by", _kept_by(topic)),
+        ),
+        rows_of(columns, rows, name=f"Partitions of {name}"),
+        pager(shown, lambda page: address("topics", name, "partitions", page=page), "partitions"),
+        h2["Groups that read it"],
+        p[_names(readers)]
+        if readers
+        else p(class_="hint")["No group has committed offsets for it."],
+    )
+    return View(title=name, content=content)
+
+
+def _names(groups: list[str]) -> list[Node]:
+    shown: list[Node] = [
+        [", " if at else None, a(href=address("groups", name))[name]]
+        for at, name in enumerate(groups[:20])
+    ]
+    return [*shown, f" and {len(groups) - 20} more"] if len(groups) > 20 else shown  # noqa: PLR2004 - a line or two
+
+
+def settings(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
+    """Return the settings of a topic."""
+    found = _found(sight, name, "settings")
+    if isinstance(found, View):
+        return found
+    view, topic = found
+    words = query.get("q", "")
+    rows = [
+        (code[key], "—" if value is None else value)
+        for key, value in sorted(topic.settings.items())
+        if words in key
+    ]
+    content = joined(
+        topic_tabs(name, "settings"),
+        stale(sight),
+        search(address("topics", name, "settings"), words, "Search settings", {}),
+        rows_of([Column("Setting"), Column("Value")], rows[:500], name=f"Settings of {name}")
+        if rows
+        else nothing("No setting has this in its name." if words else "They could not be read."),
+        h2["Change one"],
+        p(class_="hint")[
+            "Changes take effect at once; documentation of a setting: docs/configuration.md."
+        ],
+        p[code[view.alter_topic(name, "SETTING", "VALUE")]],
+    )
+    return View(title=name, content=content)
+
+
+def _found(sight: LogSight, name: str, page: str) -> tuple[LogView, TopicView] | View:
+    view = sight.view
+    if view is None:
+        return View(title=name, content=joined(topic_tabs(name, page), not_seen_yet(sight)))
+    topic = view.topics.get(name)
+    if topic is None:
+        return no_topic(name)
+    return view, topic
+
+
+def no_topic(name: str) -> View:
+    """Return the page of a topic that does not exist, or not at the last look."""
+    return View(
+        title=name,
+        content=joined(
+            div(class_="crumb")[a(href=address("topics"))["Topics"]],
+            heading_row(h1[name]),
+            nothing("There is no such topic.", "A topic that was just created appears in seconds."),
+        ),
+        status=404,
+    )
