@@ -11,7 +11,7 @@ here: what is wrong with the view (`cluster_advice`, `reader_advice`), apps (`ap
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -59,6 +59,8 @@ GROUPS_MAX: Final = 2_000
 """Of more groups, the first ones are described."""
 TOPICS_MAX: Final = 5_000
 """Of more topics, the settings of the first ones are read."""
+RATES_MS: Final = 10_000
+"""The time over which rates are measured by looks that follow each other."""
 AGES_MAX: Final = 500
 """Partitions of groups whose next record is read at most, where brokers don't tell its age."""
 AGE_FETCH_BYTES: Final = 64 * 1024
@@ -92,7 +94,7 @@ class LogLook:
         self._unseen: dict[str, str] = {}
         self._unanswered = 0
         self._room = asyncio.Semaphore(CONCURRENT)
-        self._latest: _Look | None = None
+        self._looks = deque[_Look]()
 
     async def view(self, watch_s: float) -> LogView:
         """Describe the log after an observation of `watch_s` seconds; 0 for none.
@@ -105,18 +107,28 @@ class LogLook:
             if watch_s > 0:
                 before = await self._figures(consumer)
                 await asyncio.sleep(watch_s)
-            return await self._describe(consumer, before)
+            view, _ = await self._compared(consumer, before)
+            return view
 
     async def next_view(self) -> LogView:
-        """Describe the log; rates are those since the previous call, and none the first time.
+        """Describe the log; rates are those since an earlier call, and none the first time.
+
+        That call is `RATES_MS` ago, or as near to it as there was one: over a shorter time, a group
+        that reads in batches seems to fall behind and to catch up in turn.
 
         Raises:
             ConnectionLost: no broker can be reached.
         """
         # What could not be seen before may be seen now.
         self._unseen, self._unanswered = {}, 0
+        now_ms = self._clock.now_ms()
+        while len(self._looks) > 1 and self._looks[1].at_ms <= now_ms - RATES_MS:
+            self._looks.popleft()
+        before = self._looks[0] if self._looks else None
         async with self._log.consumer(auto_offset_reset="earliest") as consumer:
-            return await self._describe(consumer, self._latest)
+            view, now = await self._compared(consumer, before)
+        self._looks.append(now)
+        return view
 
     async def _figures(self, consumer: Consumer) -> _Look:
         partitions = await self._partitions()
@@ -130,10 +142,11 @@ class LogLook:
         found.dirs = await self._seen("log directories", self._admin.describe_log_dirs(), [])
         return found
 
-    async def _describe(self, consumer: Consumer, before: _Look | None) -> LogView:
+    async def _compared(self, consumer: Consumer, before: _Look | None) -> tuple[LogView, _Look]:
+        """Return a description, with the figures that a later one is compared with."""
         admin = self._admin
         partitions = await self._partitions()
-        now = self._latest = await self._figures(consumer)
+        now = await self._figures(consumer)
         watched_s = 0.0 if before is None else (now.at_ms - before.at_ms) / 1000
         is_streamlog = await self._seen("the brokers' vendor", admin.is_streamlog(), default=True)
         if not is_streamlog:
@@ -146,7 +159,7 @@ class LogLook:
         # Without a majority, brokers still name the last controller.
         is_led = QUORUM not in self._unseen or self._unseen[QUORUM] in REFUSALS
         moves = await self._seen("moves", admin.list_partition_reassignments(), {})
-        return LogView(
+        view = LogView(
             url=self._url,
             is_streamlog=is_streamlog,
             controller=cluster.controller if is_led else NO_NODE,
@@ -161,6 +174,7 @@ class LogLook:
             watched_s=watched_s,
             unseen=tuple(f"{what}: {why}" for what, why in sorted(self._unseen.items())),
         )
+        return view, now
 
     async def _partitions(self) -> list[PartitionDescription]:
         return await self._seen("partitions", self._admin.describe_partitions(), [])

@@ -22,7 +22,7 @@ from streamlog.broker.config.connections import listeners_of
 from streamlog.broker.config.security import AUTHORIZER_NONE, PLAINTEXT
 from streamlog.console.console_site import Console
 from streamlog.console.log_watch import LogWatch
-from streamlog.console.pages.parts import ROOT
+from streamlog.console.pages.page_parts import ROOT
 from streamlog.errors import ConfigError
 from streamlog.http_access.access_settings import HttpAccess
 from streamlog.http_access.guarded_server import https_context
@@ -93,6 +93,7 @@ def _console_of(broker: Broker, address: str) -> Console | None:
         return None
     operators = None
     if config.web_users:
+        # None unless named: a new user of the file reads, and changes nothing.
         operators = frozenset(each.strip() for each in config.web_operators.split(",")) - {""}
     watch = LogWatch(
         partial(Log.within, broker, client_id="streamlog-console"),
@@ -108,6 +109,7 @@ def _lacks_users(config: BrokerConfig, address: str) -> str:
         return "other machines can reach this address"
     if config.security.authorizer != AUTHORIZER_NONE:
         return "this broker has ACLs"
+    # A password at the listener would be worth nothing if this page needed none.
     if any(each.protocol != PLAINTEXT for each in listeners_of(config.security)):
         return "this broker's listeners are secured"
     return ""

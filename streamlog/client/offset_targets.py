@@ -54,6 +54,7 @@ def shifted(committed: Mapping[TopicPartition, int], by: int) -> Target:
     """Return the target that is some offsets ahead of what a group has committed; or behind it."""
 
     async def target(consumer: Consumer, parts: list[TopicPartition]) -> Offsets:
+        # A partition without a committed offset has nothing to be moved from.
         known = {part: committed[part] + by for part in parts if part in committed}
         return await _within(consumer, known)
 

@@ -32,11 +32,11 @@ from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import follow
 from streamlog.console.page_views import PageViews, Parts
-from streamlog.console.pages.changes import Change
-from streamlog.console.pages.groups import Move, ResetForm, reset
-from streamlog.console.pages.layout import Frame, Section, View, navigation, page
-from streamlog.console.pages.messages import Asked, asked_of, messages
-from streamlog.console.pages.parts import ROOT, heading_row, notice
+from streamlog.console.pages.change_pages import Change
+from streamlog.console.pages.group_pages import Move, ResetForm, reset
+from streamlog.console.pages.message_pages import Asked, asked_of, messages
+from streamlog.console.pages.page_layout import Frame, Section, View, navigation, page
+from streamlog.console.pages.page_parts import ROOT, heading_row, notice
 from streamlog.console.request_guard import HEADERS, READING, RequestGuard, Visitor
 from streamlog.errors import StreamlogError, UsageError
 from streamlog.http_access.passwords import USER
@@ -100,6 +100,7 @@ class Console:
             try:
                 yield
             finally:
+                # Before the server ends, which waits for its streams.
                 self._watch.stop()
                 watching.cancel()
 
@@ -125,7 +126,7 @@ class Console:
             case ("static", name):
                 return _file(name, request.url.query)
             case ("events", *rest):
-                return self._events(request, tuple(rest), visitor)
+                return self._updates(request, tuple(rest), visitor)
             case ("overview",):
                 return RedirectResponse(f"{ROOT}/", 308)
             case _:
@@ -133,6 +134,7 @@ class Console:
                 return self._page(request, parts, visitor, view)
 
     async def _view(self, request: Request, parts: Parts, visitor: Visitor) -> View:
+        # A reader gets no token, so that no form of a reader can be sent.
         token = self._guard.token(visitor) if visitor.is_operator else None
         return await self._views.view(parts, dict(request.query_params), token)
 
@@ -158,24 +160,31 @@ class Console:
 
     # ---- updates ----
 
-    def _events(self, request: Request, parts: Parts, visitor: Visitor) -> Response:
+    def _updates(self, request: Request, parts: Parts, visitor: Visitor) -> Response:
+        # Each one renders its page at every look: the bound keeps that work bounded as well.
         if self._streams >= STREAMS_MAX:
             return Response(status_code=BUSY, headers={"retry-after": "10"})
         asked = _followed(request, parts)
-        told = self._told(request, parts, visitor) if asked is None else self._tail(*asked, request)
-        return StreamingResponse(self._counted(told), media_type="text/event-stream")
+        events = (
+            self._page_events(request, parts, visitor)
+            if asked is None
+            else self._tail(*asked, request)
+        )
+        return StreamingResponse(self._counted(events), media_type="text/event-stream")
 
-    async def _counted(self, told: AsyncGenerator[str]) -> AsyncGenerator[str]:
+    async def _counted(self, events: AsyncGenerator[str]) -> AsyncGenerator[str]:
         self._streams += 1
         try:
             with self._watch.watched():
-                async with aclosing(told):
-                    async for each in told:
+                async with aclosing(events):
+                    async for each in events:
                         yield each
         finally:
             self._streams -= 1
 
-    async def _told(self, request: Request, parts: Parts, visitor: Visitor) -> AsyncGenerator[str]:
+    async def _page_events(
+        self, request: Request, parts: Parts, visitor: Visitor
+    ) -> AsyncGenerator[str]:
         """Yield the page's content and the navigation, whenever they have changed."""
         last: dict[str, str] = {}
         async for _ in self._watch.sights():
@@ -210,6 +219,7 @@ class Console:
                 pass
             case _:
                 return Response(status_code=NOT_ALLOWED, headers={"allow": "GET, HEAD"})
+        # Read before it is refused: what is left of a body would be the next request.
         form = await _form(request)
         if form is None:
             return Response(status_code=TOO_LARGE)
@@ -233,6 +243,7 @@ class Console:
         log = self._watch.log
         try:
             offsets = offsets_of(form.get("offsets", ""))
+            # Asked now, for the audit: since the dry run, the group may have committed others.
             before = await log.admin().group_offsets(name)
             moves = [
                 Move(part.topic, part.partition, before.get(part), offset)
@@ -257,6 +268,7 @@ class Console:
             what=what,
             outcome=outcome,
         )
+        # Also a refusal: attempts are what an audit looks for.
         self._changes.append(change)
         # Quoted: a name of a group may hold a line break, and a second line would be forged.
         audit.info("user=%r client=%s change=%r outcome=%r", visitor.user, client, what, outcome)
@@ -270,6 +282,7 @@ def _raw_path(scope: Scope) -> str:
 
 
 def _parts(scope: Scope) -> Parts:
+    # Split first: an encoded slash belongs to a name.
     return tuple(unquote(each) for each in _raw_path(scope).split("/") if each)
 
 
@@ -319,9 +332,11 @@ def _version() -> str:
 
 
 def _file(name: str, query: str) -> Response:
+    # By its name among those that were read at the start: no path of a request opens a file.
     content = _files().get(name)
     if content is None:
         return Response(status_code=404)
+    # Under the address of its version a file never changes, and under another it may.
     is_of_version = query == f"v={_version()}"
     return Response(
         content,

@@ -19,8 +19,8 @@ from streamlog.client.admin import (
 )
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_targets import Target, at_offset, at_time, earliest, latest, shifted
-from streamlog.console.pages.brokers import LinkRow, MirrorLook, MirrorRow
-from streamlog.console.pages.groups import (
+from streamlog.console.pages.broker_pages import LinkRow, MirrorLook, MirrorRow
+from streamlog.console.pages.group_pages import (
     RESET_ROWS_MAX,
     GroupLook,
     MemberRow,
@@ -28,7 +28,7 @@ from streamlog.console.pages.groups import (
     PartitionRow,
     ResetForm,
 )
-from streamlog.console.pages.messages import time_of
+from streamlog.console.pages.message_pages import time_of
 from streamlog.errors import UnknownTopicOrPartition, UnsupportedVersion, UsageError
 from streamlog.log import Log
 from streamlog.record import TopicPartition
@@ -50,6 +50,7 @@ async def look_at_group(log: Log, name: str) -> GroupLook:
     lags = await _lags(admin, name)
     readers = {part: member for member in found.members for part in member.assignment}
     parts = sorted({*readers, *committed})
+    # The brokers of streamlog tell the ends with the lag; others are asked.
     async with log.consumer() as consumer:
         ends = await _ends(consumer, [part for part in parts if part not in lags])
     return GroupLook(
@@ -137,6 +138,7 @@ async def plan_reset(log: Log, name: str, asked: ResetForm) -> list[Move]:
     parts = await _chosen(log, asked.topic.strip(), committed)
     if not parts:
         raise UsageError("the group has committed no offset: name a topic")
+    # A longer list can't be read before it is confirmed, which is what a dry run is for.
     if len(parts) > RESET_ROWS_MAX:
         raise UsageError(
             f"a page resets {RESET_ROWS_MAX} partitions at most, and these are {len(parts)}: use"
@@ -152,6 +154,7 @@ async def plan_reset(log: Log, name: str, asked: ResetForm) -> list[Move]:
 
 def _target(asked: ResetForm, committed: Offsets) -> Target:
     at = asked.at.strip()
+    # int() alone would take underscores, digits of other scripts, and numbers of any length.
     digits = at.lstrip("+-")
     is_whole = digits.isascii() and digits.isdecimal() and len(digits) <= SHIFT_DIGITS_MAX
     match asked.target:
@@ -185,6 +188,7 @@ def offsets_of(text: str) -> dict[TopicPartition, int]:
         UsageError: the text is none that a page of this console made.
     """
     try:
+        # By its types, and strictly: the text was in a browser, and may be anything by now.
         rows = msgspec.json.decode(text, type=list[tuple[str, int, int]])
     except msgspec.MsgspecError as error:
         raise UsageError("the form carries no offsets: make a dry run again") from error

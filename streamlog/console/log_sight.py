@@ -39,7 +39,7 @@ class LogSight(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str = ""
 
 
-class GroupLag(msgspec.Struct, frozen=True):
+class LagSum(msgspec.Struct, frozen=True):
     """How far a group is behind, over all its partitions."""
 
     records: int | None
@@ -52,10 +52,10 @@ class GroupLag(msgspec.Struct, frozen=True):
     produce_rate: float | None
 
 
-def lag_of(group: GroupView) -> GroupLag:
+def lag_of(group: GroupView) -> LagSum:
     """Return a group's lag over all its partitions."""
     readings = group.readings.values()
-    return GroupLag(
+    return LagSum(
         records=_sum(each.lag for each in readings),
         age_ms=max((each.lag_ms for each in readings if each.lag_ms is not None), default=None),
         lost=sum(each.lost or 0 for each in readings),
@@ -108,10 +108,12 @@ class LagHistory:
     def add(self, groups: Mapping[str, GroupView], at_ms: int) -> None:
         """Add a look; groups that are gone lose their history."""
         for gone in self._points.keys() - groups.keys():
+            # Names of groups come from clients: without this, new ones would add up for ever.
             del self._points[gone]
         for name, group in groups.items():
             points = self._points.get(name)
             if points is None:
+                # The first ones keep theirs: gaps would be worse than no history.
                 if len(self._points) >= GROUPS_MAX:
                     continue
                 points = self._points[name] = array("d")
@@ -120,6 +122,7 @@ class LagHistory:
                 del points[-3:]
             lag = lag_of(group)
             points.extend((at_ms, _or_nan(lag.records), _or_nan(lag.age_ms)))
+            # From the front, three numbers for each point that is too old.
             del points[: max(0, len(points) - 3 * POINTS_MAX)]
 
     def series(self, group: str) -> LagSeries:
@@ -134,6 +137,7 @@ class LagHistory:
 
 def _sum(values: Iterable[N | None]) -> N | None:
     known = [each for each in values if each is not None]
+    # Not from 0: a group whose lag is not known is not a group without lag.
     return sum(known[1:], start=known[0]) if known else None
 
 

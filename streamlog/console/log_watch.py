@@ -82,6 +82,7 @@ class LogWatch:
                     await self._look_on(log)
             except StreamlogError as error:
                 self._fail(error)
+            # Pages that ask the log directly get an error now, instead of waiting for a closed one.
             finally:
                 self._log = None
             await asyncio.sleep(AGAIN_S)
@@ -92,6 +93,7 @@ class LogWatch:
             began_ms = self._clock.now_ms()
             try:
                 await self._look(log, look)
+            # A broker that does not answer is what the page has to show, and no reason to end.
             except StreamlogError as error:
                 self._fail(error)
             took_ms = self._clock.now_ms() - began_ms
@@ -102,6 +104,7 @@ class LogWatch:
         # A broker that has just started to listen has another address than at the first look.
         view = replace(await look.next_view(), url=self._url())
         at_ms = self._clock.wall_ms()
+        # Before the sight: a page that is woken by it draws the newest point.
         self.history.add(view.groups, at_ms)
         self._show(
             LogSight(
@@ -115,19 +118,23 @@ class LogWatch:
 
     def _fail(self, error: StreamlogError) -> None:
         logger.warning("the console can't look at the log: %s", error)
+        # The old view stays, with its age: in a failure, old figures are better than none.
         self._show(replace(self.sight, error=str(error)))
 
     def _show(self, sight: LogSight) -> None:
         self.sight = sight
         # A new event for those who begin to wait now; those who have waited see the new sight.
+        # Taken before the sight is read: a look that ends in between is not missed.
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def _pause(self, least_ms: int) -> None:
         """Wait at least some time; longer while no page is open, until one is."""
+        # Also for an open page: a cluster with many partitions is not worked harder by its readers.
         await asyncio.sleep(max(least_ms, WATCHED_MS) / 1_000)
         if self._watchers:
             return
+        # A page that opens from here on sets it again, so that its first update comes at once.
         self._wanted.clear()
         try:
             async with asyncio.timeout(IDLE_MS / 1_000):

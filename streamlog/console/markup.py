@@ -65,6 +65,7 @@ class Element:
         return Markup(f"<{self._name}{self._head}>{render(children)}</{self._name}>")
 
     def __str__(self) -> str:
+        # A browser takes the end of a void element for a second one.
         end = "" if self._name in VOID else f"</{self._name}>"
         return f"<{self._name}{self._head}>{end}"
 
@@ -74,6 +75,7 @@ def render(node: Node) -> str:
     match node:
         case str():
             return escape(node)
+        # Only this module makes them, so they are escaped already.
         case Markup() | Element():
             return str(node)
         case None:
@@ -97,6 +99,8 @@ def document(*nodes: Node) -> str:
 def _attribute(keyword: str, value: Value) -> str:
     # Python's words get an underscore at their end; viewBox and the like keep their letters.
     name = keyword.rstrip("_").replace("_", "-")
+    # A handler or a style in an attribute would need an exception from the policy, which would
+    # then hold for what an attacker writes as well.
     if _NAME.fullmatch(name) is None or name.startswith("on") or name in {"style", "srcdoc"}:
         raise UsageError(f"the attribute {name!r} can't be used in pages of the console")
     if value is None or value is False:
@@ -107,12 +111,13 @@ def _attribute(keyword: str, value: Value) -> str:
         raise UsageError(
             f"{name}={str(value)[:80]!r}: pages of the console link to this server alone"
         )
+    # With quotes: without them, a space in a value begins the next attribute.
     return f' {name}="{escape(str(value))}"'
 
 
-a, abbr, aside, b, body, br, button, caption, code, dd, details, div, dl, dt, em = map(
+a, abbr, b, body, br, button, caption, code, dd, details, div, dl, dt, em = map(
     Element,
-    ["a", "abbr", "aside", "b", "body", "br", "button", "caption", "code", "dd", "details", "div",
+    ["a", "abbr", "b", "body", "br", "button", "caption", "code", "dd", "details", "div",
      "dl", "dt", "em"],
 )  # fmt: skip
 figcaption, figure, footer, form, h1, h2, h3, head, header, hr, html, img, label, legend = map(

@@ -15,7 +15,7 @@ from typing import Final
 
 from streamlog.client.consumer import Consumer
 from streamlog.clock import Clock
-from streamlog.console.pages.messages import Asked, Found
+from streamlog.console.pages.message_pages import Asked, Found
 from streamlog.console.record_filter import RecordFilter
 from streamlog.console.shown_records import filtered, show
 from streamlog.errors import UnknownTopicOrPartition, UsageError
@@ -55,6 +55,7 @@ class _Search:
 
     def fits(self, partition: int, record: LogRecord) -> bool:
         self.scanned += 1
+        # Of what was read, whether it fits or not: the broker has sent all of it.
         self.bytes += len(record.key or b"") + len(record.value or b"")
         if self.key is not None and record.key != self.key:
             return False
@@ -84,6 +85,7 @@ async def find(log: Log, topic: str, asked: Asked, clock: Clock) -> Found:
         begins, ends = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
         starts = await _starts(consumer, asked, begins, ends)
         consumer.assign(parts)
+        # Every partition has a position of its own, so no reset of offsets is in play.
         for part in parts:
             consumer.seek(part, starts[part])
         stopped = await _scan(
@@ -110,10 +112,12 @@ async def follow(
         consumer.assign(parts)
         for part in parts:
             consumer.seek(part, ends[part])
+        # At once, so that the page can say that it waits.
         yield Found(records=())
         while not stopped.is_set():
             polled = await consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS)
             before = search.scanned
+            # All are read, also those that do not fit: the page says how many there were.
             newest.extend(each for each in _each(polled) if search.fits(*each))
             if search.scanned != before:
                 records = tuple(show(*each, asked.form) for each in reversed(newest))
@@ -123,6 +127,7 @@ async def follow(
 
 
 def _consumer(log: Log) -> Consumer:
+    # What is not committed may never have happened: a page must not show it as fact.
     return log.consumer(
         auto_offset_reset="earliest",
         isolation_level="read_committed",
@@ -168,6 +173,7 @@ async def _starts(
         case "newest":
             # With a condition, the last of many have to be looked at to find some that fit.
             is_selective = bool(asked.key or asked.condition)
+            # Spread evenly: it is not known which partition has the records that fit.
             back = SCAN_MAX // len(begins) if is_selective else SHOWN
             return {part: max(begins[part], ends[part] - back) for part in begins}
 
@@ -197,9 +203,12 @@ async def _scan(
             if search.fits(partition, record):
                 search.kept.append((partition, record))
         if is_newest:
+            # Only the newest survive each poll, so that memory does not grow with the search.
             search.kept = heapq.nlargest(SHOWN, search.kept, key=_by_time)
+        # A page is full: the rest is for the next one, which begins where this one has ended.
         elif len(search.kept) >= SHOWN:
             return ""
+        # By positions and not by records: behind the last record may be markers of transactions.
         ended = {part for part in open_parts if await consumer.position(part) >= ends[part]}
         if ended:
             consumer.pause(*ended)

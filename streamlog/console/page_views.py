@@ -14,9 +14,9 @@ from streamlog.console.group_looks import look_at_group, mirror_look, plan_reset
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import find
-from streamlog.console.pages.brokers import brokers, mirrors
-from streamlog.console.pages.changes import Change, changes
-from streamlog.console.pages.groups import (
+from streamlog.console.pages.broker_pages import brokers, mirrors
+from streamlog.console.pages.change_pages import Change, changes
+from streamlog.console.pages.group_pages import (
     GroupLook,
     ResetForm,
     group,
@@ -25,11 +25,11 @@ from streamlog.console.pages.groups import (
     no_group,
     reset,
 )
-from streamlog.console.pages.layout import View
-from streamlog.console.pages.messages import asked_of, messages
-from streamlog.console.pages.overview import overview
-from streamlog.console.pages.parts import heading_row, nothing, notice
-from streamlog.console.pages.topics import no_topic, partitions, settings, topics
+from streamlog.console.pages.message_pages import asked_of, messages
+from streamlog.console.pages.overview_page import overview
+from streamlog.console.pages.page_layout import View
+from streamlog.console.pages.page_parts import heading_row, nothing, notice
+from streamlog.console.pages.topic_pages import no_topic, partitions, settings, topics
 from streamlog.errors import LogError, StreamlogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode
 
@@ -97,6 +97,7 @@ class PageViews:
             if asked.is_live:
                 return messages(name, query, None)
             found = await find(self._watch.log, name, asked, self._clock)
+        # A topic that does not exist has no form; a partition that does not is a mistake in it.
         except UnknownTopicOrPartition as error:
             if query.get("partition"):
                 return messages(name, query, None, error=str(error))
@@ -111,6 +112,7 @@ class PageViews:
             return groups(self._watch.sight, query)
         name, *way = parts
         try:
+            # Not from the last look: after a reset, the page has to show its outcome.
             look = await look_at_group(self._watch.log, name)
         except LogError as error:
             if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
@@ -138,6 +140,7 @@ class PageViews:
                 moves = await plan_reset(self._watch.log, look.group_id, asked)
             except StreamlogError as refused:
                 error = str(refused)
+        # Also for readers: what a reset would do is no secret, and only its button is missing.
         return reset(look, asked, moves, token=token, error=error)
 
 

@@ -49,8 +49,8 @@ class RequestGuard:
 
         Args:
             secret: random bytes of this process.
-            operators: the users that may change something; None: the server has no users, and
-                whoever reaches it may.
+            operators: the users that may change something; None: the server has no users,
+                and everyone who reaches it may.
         """
         self._secret, self._operators = secret, operators
 

@@ -1,7 +1,7 @@
 """ShownRecord: a record's bytes as an operator reads them: JSON, text, hex, or framed by a schema.
 
 Rule of the module: what is shown is bounded, and what is left out is named. Not done here: HTML
-(`pages.messages`), and decoding by a schema, which needs the registry.
+(`pages.message_pages`), and decoding by a schema, which needs the registry.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class ShownRecord(msgspec.Struct, frozen=True):
 
 def show(partition: int, record: LogRecord, form: Form = "auto") -> ShownRecord:
     """Return a record as text, its key and value in a form."""
+    # A client may send any number of headers; a page with all of them would be useless.
     headers = record.headers[:HEADERS_MAX]
     return ShownRecord(
         partition,
@@ -77,6 +78,7 @@ def show_bytes(data: bytes | None, form: Form = "auto") -> ShownBytes:
         return ShownBytes("empty", "", "empty", 0)
     framed = None
     body = data
+    # A text or a JSON value never begins with a null byte, so this takes nothing away from them.
     if form == "auto" and len(data) > FRAME_BYTES and data[0] == MAGIC:
         framed, body = int.from_bytes(data[1:FRAME_BYTES], "big"), data[FRAME_BYTES:]
     kind, text = _text_of(body, form)
@@ -110,6 +112,7 @@ def _text_of(data: bytes, form: Form) -> tuple[str, str]:
 
 
 def _is_readable(text: str) -> bool:
+    # Control characters would move a terminal, and hide in a page: their bytes say more.
     return all(letter.isprintable() or letter in "\n\r\t" for letter in text[:SHOWN_BYTES_MAX])
 
 
@@ -127,6 +130,7 @@ def _summary(data: bytes, kind: str, text: str) -> str:
     if kind == "hex":
         return data[: SUMMARY_MAX // 4].hex(" ")
     # JSON as it was written is shorter than with indents.
+    # A cut in the middle of a letter would be an error of decoding.
     source = data[: 4 * SUMMARY_MAX].decode(errors="replace") if kind == "JSON" else text
     return " ".join(source[: 2 * SUMMARY_MAX].split())[:SUMMARY_MAX]
 

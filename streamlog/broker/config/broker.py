@@ -149,7 +149,7 @@ class BrokerConfig:
             "The users of web.listener, a file made by `streamlog users add NAME --file FILE`; then"
             " all but /live and /ready needs a password. Empty: there are none, and the console is"
             " served only on an address that this machine alone reaches, and only by a broker"
-            " without ACLs.",
+            " without ACLs and secured listeners.",
             is_dynamic=False,
         ),
     )

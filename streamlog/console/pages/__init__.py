@@ -1,6 +1,6 @@
 """The pages of the console, one module each: views in, HTML out, without I/O.
 
-`parts` has what pages share; `layout` puts a page into its frame with the navigation.
+`page_parts` has what pages share; `page_layout` puts a page into its frame with the navigation.
 """
 
 from __future__ import annotations

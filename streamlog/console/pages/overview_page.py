@@ -24,9 +24,9 @@ from streamlog.console.markup import (
     svg,
     ul,
 )
-from streamlog.console.pages.layout import View
-from streamlog.console.pages.parts import (
-    Column,
+from streamlog.console.pages.page_layout import View
+from streamlog.console.pages.page_parts import (
+    Heading,
     Tone,
     address,
     age,
@@ -124,7 +124,9 @@ def _tiles(view: LogView) -> list[Node]:
     partitions = sum(len(each.partitions) for each in view.topics.values())
     lacking = sum(each.lacking for each in topics)
     rates = [each.rate for each in topics if each.rate is not None]
+    # The largest and not the mean: a mean hides the one group that is about to lose records.
     worst_ms = max((each.age_ms for each in lags if each.age_ms is not None), default=None)
+    # Of each disk alone: what another one has free does not help a full one.
     free = [
         each.usable_bytes / each.total_bytes
         for each in view.disks
@@ -211,8 +213,8 @@ def _busiest(view: LogView) -> Markup:
     ]  # fmt: skip
 
 
-def _columns(name: str, *numbers: str) -> list[Column]:
-    return [Column(name), *(Column(each, is_number=True) for each in numbers)]
+def _columns(name: str, *numbers: str) -> list[Heading]:
+    return [Heading(name), *(Heading(each, is_number=True) for each in numbers)]
 
 
 def _unseen(view: LogView) -> Node:

@@ -11,10 +11,10 @@ from streamlog.adviser.log_view import BrokerView, DiskView, LogView, size
 from streamlog.client.admin.cluster_descriptions import QuorumDescription
 from streamlog.console.log_sight import LogSight
 from streamlog.console.markup import Node, a, code, h1, h2, joined, p, span
-from streamlog.console.pages.layout import View
-from streamlog.console.pages.overview import LOW_DISK, not_seen_yet, stale
-from streamlog.console.pages.parts import (
-    Column,
+from streamlog.console.pages.overview_page import LOW_DISK, not_seen_yet, stale
+from streamlog.console.pages.page_layout import View
+from streamlog.console.pages.page_parts import (
+    Heading,
     Tone,
     address,
     age,
@@ -50,17 +50,17 @@ def brokers(sight: LogSight, query: Mapping[str, str]) -> View:
             tile("Open transactions", number(len(view.transactions))),
         ),
         rows_of(
-            [Column("Broker", is_number=True), Column("State"), Column("Release"),
-             Column("Rack"), Column("Leads", is_number=True), Column("Replicas", is_number=True),
-             Column("Clock ahead", is_number=True)],
+            [Heading("Broker", is_number=True), Heading("State"), Heading("Release"),
+             Heading("Rack"), Heading("Leads", is_number=True), Heading("Replicas", is_number=True),
+             Heading("Clock ahead", is_number=True)],
             [_broker(each, view) for each in shown.rows],
             name="Brokers",
         ),
         pager(shown, lambda page: address("brokers", page=page), "brokers"),
         h2["Disks"],
         rows_of(
-            [Column("Broker", is_number=True), Column("Directory"), Column("State"),
-             Column("Partitions", is_number=True), Column("Free of all", is_number=True)],
+            [Heading("Broker", is_number=True), Heading("Directory"), Heading("State"),
+             Heading("Partitions", is_number=True), Heading("Free of all", is_number=True)],
             [_disk(each) for each in view.disks[:200]],
             name="Disks",
         )
@@ -72,6 +72,7 @@ def brokers(sight: LogSight, query: Mapping[str, str]) -> View:
 
 
 def _broker(broker: BrokerView, view: LogView) -> tuple[Node, ...]:
+    # Counted from the metadata, which has the partitions of brokers that do not answer as well.
     parts = [each for topic in view.topics.values() for each in topic.partitions]
     state: tuple[str, Tone] = ("in service", "good")
     if broker.silent:
@@ -97,6 +98,7 @@ def _broker(broker: BrokerView, view: LogView) -> tuple[Node, ...]:
 def _disk(disk: DiskView) -> tuple[Node, ...]:
     free: Node = "—"
     if disk.usable_bytes is not None and disk.total_bytes:
+        # Everything on the disk counts, not only the log: others fill it as well.
         share = 1 - disk.usable_bytes / disk.total_bytes
         tone: Tone = "bad" if 1 - share < LOW_DISK else "info"
         free = [
@@ -126,8 +128,8 @@ def _quorum(quorum: QuorumDescription | None, now_ms: int) -> Sequence[Node]:
         for each in members
     ]
     columns = [
-        Column("Node", is_number=True), Column("Part"), Column("Entries behind", is_number=True),
-        Column("Last had all", is_number=True),
+        Heading("Node", is_number=True), Heading("Part"), Heading("Entries behind", is_number=True),
+        Heading("Last had all", is_number=True),
     ]  # fmt: skip
     return (
         h2["Quorum of controllers"],
@@ -190,10 +192,10 @@ def mirrors(found: MirrorLook | str, query: Mapping[str, str]) -> View:
             h2["Links"],
             rows_of(
                 [
-                    Column("Link"),
-                    Column("Source"),
-                    Column("Topics", is_number=True),
-                    Column("State"),
+                    Heading("Link"),
+                    Heading("Source"),
+                    Heading("Topics", is_number=True),
+                    Heading("State"),
                 ],
                 [_link(each) for each in found.links[:200]],
                 name="Links",
@@ -206,8 +208,8 @@ def mirrors(found: MirrorLook | str, query: Mapping[str, str]) -> View:
             [
                 h2["Mirror topics"],
                 rows_of(
-                    [Column("Topic"), Column("Link"), Column("State"),
-                     Column("Behind", is_number=True), Column("Records behind", is_number=True)],
+                    [Heading("Topic"), Heading("Link"), Heading("State"),
+                     Heading("Behind", is_number=True), Heading("Records behind", is_number=True)],
                     [_mirror(each) for each in shown.rows],
                     name="Mirror topics",
                 ),

@@ -22,10 +22,10 @@ from streamlog.console.markup import (
     p,
     span,
 )
-from streamlog.console.pages.layout import View
-from streamlog.console.pages.overview import not_seen_yet, stale
-from streamlog.console.pages.parts import (
-    Column,
+from streamlog.console.pages.overview_page import not_seen_yet, stale
+from streamlog.console.pages.page_layout import View
+from streamlog.console.pages.page_parts import (
+    Heading,
     Order,
     address,
     badge,
@@ -43,14 +43,14 @@ from streamlog.console.pages.parts import (
 
 INTERNAL: Final = "internal"
 COLUMNS: Final = (
-    Column("Topic", sort="name"),
-    Column("Partitions", is_number=True, sort="partitions"),
-    Column("Replicas", is_number=True, sort="replicas"),
-    Column("Records", is_number=True, sort="records"),
-    Column("Written", is_number=True, sort="rate"),
-    Column("Size", is_number=True, sort="size"),
-    Column("Kept by"),
-    Column("State"),
+    Heading("Topic", sort="name"),
+    Heading("Partitions", is_number=True, sort="partitions"),
+    Heading("Replicas", is_number=True, sort="replicas"),
+    Heading("Records", is_number=True, sort="records"),
+    Heading("Written", is_number=True, sort="rate"),
+    Heading("Size", is_number=True, sort="size"),
+    Heading("Kept by"),
+    Heading("State"),
 )
 _KEYS: Final[Mapping[str, Callable[[TopicView, TopicFigures], object]]] = {
     "name": lambda topic, _: topic.name,
@@ -119,6 +119,7 @@ def _kept_by(topic: TopicView) -> str:
     if not words:
         return "—"
     if topic.retention_ms is not None:
+        # Topics are kept for days mostly, and hours are fractions of them.
         days = topic.retention_ms / 86_400_000
         words[words.index("delete")] = f"delete after {days:.3g} d"
     return ", ".join(words)
@@ -158,6 +159,7 @@ def partitions(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
     view, topic = found
     figures = figures_of(topic)
     shown = cut(topic.partitions, query.get("page", ""))
+    # Those that have committed: a reader without a group leaves no trace in the log.
     readers = sorted(
         group.group_id
         for group in view.groups.values()
@@ -180,10 +182,10 @@ def partitions(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
         for each in shown.rows
     ]  # fmt: skip
     columns = [
-        Column("Partition", is_number=True), Column("Leader", is_number=True), Column("Replicas"),
-        Column("In sync"), Column("First offset", is_number=True),
-        Column("End offset", is_number=True), Column("Written", is_number=True),
-        Column("Size", is_number=True),
+        Heading("Partition", is_number=True), Heading("Leader", is_number=True),
+        Heading("Replicas"), Heading("In sync"), Heading("First offset", is_number=True),
+        Heading("End offset", is_number=True), Heading("Written", is_number=True),
+        Heading("Size", is_number=True),
     ]  # fmt: skip
     content = joined(
         topic_tabs(name, "partitions"),
@@ -228,7 +230,7 @@ def settings(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
         topic_tabs(name, "settings"),
         stale(sight),
         search(address("topics", name, "settings"), words, "Search settings", {}),
-        rows_of([Column("Setting"), Column("Value")], rows[:500], name=f"Settings of {name}")
+        rows_of([Heading("Setting"), Heading("Value")], rows[:500], name=f"Settings of {name}")
         if rows
         else nothing("No setting has this in its name." if words else "They could not be read."),
         h2["Change one"],

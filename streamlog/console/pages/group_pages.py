@@ -7,14 +7,13 @@ that executes it carries the offsets, and not the rule by which they were found.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from streamlog.adviser.log_view import GroupView
-from streamlog.console.log_sight import GroupLag, LagSeries, LogSight, lag_of
+from streamlog.console.log_sight import LagSeries, LagSum, LogSight, lag_of
 from streamlog.console.markup import (
     Markup,
     Node,
@@ -34,11 +33,11 @@ from streamlog.console.markup import (
     span,
     strong,
 )
-from streamlog.console.pages.layout import View
-from streamlog.console.pages.overview import LATE_MS, not_seen_yet, stale
-from streamlog.console.pages.parts import (
+from streamlog.console.pages.overview_page import LATE_MS, not_seen_yet, stale
+from streamlog.console.pages.page_layout import View
+from streamlog.console.pages.page_parts import (
     QUERY_MAX,
-    Column,
+    Heading,
     Order,
     Tone,
     address,
@@ -59,15 +58,15 @@ from streamlog.console.pages.parts import (
 )
 
 COLUMNS: Final = (
-    Column("Group", sort="name"),
-    Column("State"),
-    Column("Members", is_number=True, sort="members"),
-    Column("Lag", is_number=True, sort="age"),
-    Column("Records behind", is_number=True, sort="records"),
-    Column("Reads", is_number=True, sort="rate"),
-    Column("Lost", is_number=True, sort="lost"),
+    Heading("Group", sort="name"),
+    Heading("State"),
+    Heading("Members", is_number=True, sort="members"),
+    Heading("Lag", is_number=True, sort="age"),
+    Heading("Records behind", is_number=True, sort="records"),
+    Heading("Reads", is_number=True, sort="rate"),
+    Heading("Lost", is_number=True, sort="lost"),
 )
-_KEYS: Final[Mapping[str, Callable[[GroupView, GroupLag], float | str]]] = {
+_KEYS: Final[Mapping[str, Callable[[GroupView, LagSum], float | str]]] = {
     "name": lambda group, _: group.group_id,
     "members": lambda group, _: len(group.members),
     "age": lambda _, lag: lag.age_ms or 0,
@@ -120,7 +119,8 @@ def groups(sight: LogSight, query: Mapping[str, str]) -> View:
     return View(title="Groups", content=content)
 
 
-def _row(group: GroupView, lag: GroupLag) -> tuple[Node, ...]:
+def _row(group: GroupView, lag: LagSum) -> tuple[Node, ...]:
+    # By time, and not by records: how many are many depends on the topic.
     is_late = lag.age_ms is not None and lag.age_ms > LATE_MS
     return (
         a(class_="name", href=address("groups", group.group_id))[group.group_id],
@@ -146,7 +146,7 @@ class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
     consume_rate: float | None
     catch_up_s: float | None
     member: str
-    """Empty: nobody reads it."""
+    """Empty: there is none."""
 
 
 class MemberRow(msgspec.Struct, frozen=True):
@@ -229,16 +229,14 @@ def group(look: GroupLook, series: LagSeries, query: Mapping[str, str]) -> View:
 
 
 _PARTITION_COLUMNS: Final = (
-    Column("Partition"), Column("Lag", is_number=True), Column("Records behind", is_number=True),
-    Column("Committed", is_number=True), Column("End", is_number=True),
-    Column("Reads", is_number=True), Column("Caught up in", is_number=True), Column("Member"),
+    Heading("Partition"), Heading("Lag", is_number=True), Heading("Records behind", is_number=True),
+    Heading("Committed", is_number=True), Heading("End", is_number=True),
+    Heading("Reads", is_number=True), Heading("Caught up in", is_number=True), Heading("Member"),
 )  # fmt: skip
 
 
 def _partition(row: PartitionRow) -> tuple[Node, ...]:
     soon = "—" if row.catch_up_s is None else age(row.catch_up_s * 1_000)
-    if row.catch_up_s == math.inf:
-        soon = "never"
     at = None if row.committed is None else row.committed
     return (
         a(href=address("topics", row.topic, "messages", partition=row.partition,
@@ -251,16 +249,16 @@ def _partition(row: PartitionRow) -> tuple[Node, ...]:
         number(row.end),
         rate(row.consume_rate),
         badge(soon, "bad") if soon == "never" else soon,
-        row.member or span(class_="empty-value")["nobody reads it"],
+        row.member or span(class_="empty-value")["no member"],
     )  # fmt: skip
 
 
 def _chart(
     title: str, times_s: Sequence[float], values: Sequence[float | None], unit: str
 ) -> Markup:
-    told = json.dumps({"data": [times_s, values], "series": [title], "unit": unit})
+    series = json.dumps({"data": [times_s, values], "series": [title], "unit": unit})
     return figure(class_="chart")[
-        figcaption[title], div(data_chart=told, role="img", aria_label=f"{title}, over time")
+        figcaption[title], div(data_chart=series, role="img", aria_label=f"{title}, over time")
     ]
 
 
@@ -269,10 +267,10 @@ def members(look: GroupLook, query: Mapping[str, str]) -> View:
     name = look.group_id
     shown = cut(look.members, query.get("page", ""))
     columns = [
-        Column("Member"),
-        Column("Client"),
-        Column("Host"),
-        Column("Partitions", is_number=True),
+        Heading("Member"),
+        Heading("Client"),
+        Heading("Host"),
+        Heading("Partitions", is_number=True),
     ]
     content = joined(
         _tabs(name, "members"),
@@ -363,24 +361,31 @@ def _reset_form(name: str, asked: ResetForm) -> Markup:
 
 def _moves(name: str, moves: Sequence[Move]) -> Markup:
     columns = [
-        Column("Partition"), Column("Offset", is_number=True), Column("New offset", is_number=True),
-        Column("Change", is_number=True),
+        Heading("Partition"), Heading("Offset", is_number=True),
+        Heading("New offset", is_number=True), Heading("Change", is_number=True),
     ]  # fmt: skip
     rows = [
         (
             f"{each.topic}-{each.partition}",
             number(each.before),
             number(each.after),
-            "—" if each.before is None else f"{each.after - each.before:+,}",
+            _change(each),
         )
         for each in moves
     ]
     return rows_of(columns, rows, name=f"New offsets of {name}")
 
 
+def _change(move: Move) -> str:
+    if move.before is None:
+        return "new"
+    return f"{move.after - move.before:+,}" if move.after != move.before else "none"
+
+
 def _execute(look: GroupLook, moves: Sequence[Move], token: str | None) -> Node:
     if token is None:
         return p(class_="hint")["You may read, and not change: an operator can do this."]
+    # All offsets are sent, also those that stay: the request says what the page has shown.
     changed = sum(each.before != each.after for each in moves)
     return form(method="post", action=address("groups", look.group_id, "reset"))[
         field(type="hidden", name="token", value=token),

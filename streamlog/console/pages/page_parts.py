@@ -5,6 +5,7 @@ Rule of the module: a list is cut before it is rendered, and the page says how m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Generic, Literal, TypeAlias, TypeVar
@@ -49,6 +50,7 @@ T = TypeVar("T")
 
 def address(*parts: str, **query: str | int | None) -> str:
     """Return the path of a page below the console's; parameters that are None are left out."""
+    # Unset parameters would make two addresses of one page.
     given = {name: value for name, value in query.items() if value is not None}
     path = "/".join([ROOT, *(quote(each, safe="") for each in parts or ("",))])
     return f"{path}?{urlencode(given)}" if given else path
@@ -84,6 +86,8 @@ def age(ms: float | None) -> str:
     """Return a time span in its two largest units."""
     if ms is None:
         return "—"
+    if math.isinf(ms):
+        return "never"
     if ms < 1_000:  # noqa: PLR2004 - a second
         return f"{ms:.0f} ms"
     seconds = ms / 1_000
@@ -154,6 +158,7 @@ def notice(tone: Tone, *content: Node) -> Markup:
 
 def meter(share: float, text: str, tone: Tone = "info") -> Markup:
     """Return a bar for a share from 0 to 1. Its width is one of 21 classes: no style is inline."""
+    # Twenty steps are as fine as a bar of this width can show.
     step = max(0, min(20, round(share * 20)))
     return span(class_=f"meter {tone} w{step}", role="img", aria_label=text)[span]
 
@@ -161,7 +166,7 @@ def meter(share: float, text: str, tone: Tone = "info") -> Markup:
 # ---- tables ----
 
 
-class Column(msgspec.Struct, frozen=True):
+class Heading(msgspec.Struct, frozen=True):
     """A column of a table."""
 
     title: str
@@ -171,7 +176,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def rows_of(
-    columns: Sequence[Column],
+    columns: Sequence[Heading],
     rows: Iterable[Sequence[Node]],
     *,
     name: str,
@@ -186,7 +191,7 @@ def rows_of(
         sorting: how it is sorted, and what returns the address of the page sorted by a word.
     """
 
-    def heading(column: Column) -> Markup:
+    def heading(column: Heading) -> Markup:
         kind = "number" if column.is_number else None
         if not column.sort or sorting is None:
             return th(scope="col", class_=kind)[column.title]
@@ -231,7 +236,7 @@ class Order(msgspec.Struct, frozen=True):
         return f"-{self.by}" if self.is_down else self.by
 
 
-class Cut(msgspec.Struct, Generic[T], frozen=True):
+class ListPage(msgspec.Struct, Generic[T], frozen=True):
     """One page of a list."""
 
     rows: tuple[T, ...]
@@ -242,16 +247,16 @@ class Cut(msgspec.Struct, Generic[T], frozen=True):
     """The rows of all pages."""
 
 
-def cut(rows: Sequence[T], page: str, size: int = ROWS) -> Cut[T]:
+def cut(rows: Sequence[T], page: str, size: int = ROWS) -> ListPage[T]:
     """Return a page of a list; a number that it lacks becomes the nearest."""
     pages = max(1, -(-len(rows) // size))
     # Digits of other scripts are decimal as well, and a long number costs time.
     asked = int(page) if page.isascii() and page.isdecimal() and len(page) < 10 else 1  # noqa: PLR2004 - ten digits are no page
     at = max(1, min(asked, pages))
-    return Cut(tuple(rows[(at - 1) * size : at * size]), at, pages, len(rows))
+    return ListPage(tuple(rows[(at - 1) * size : at * size]), at, pages, len(rows))
 
 
-def pager(shown: Cut[T], link: Callable[[int], str], what: str) -> Markup:
+def pager(shown: ListPage[T], link: Callable[[int], str], what: str) -> Markup:
     """Return the way to the other pages of a list, and how many rows there are."""
     begin = (shown.page - 1) * ROWS + 1 if shown.total else 0
     said = span(class_="hint")[
@@ -265,6 +270,7 @@ def pager(shown: Cut[T], link: Callable[[int], str], what: str) -> Markup:
             return span(class_="button off", aria_hidden="true")[text]
         return a(class_="button", href=link(page))[text]
 
+    # A single page has no neighbours, and so is no place to navigate.
     if shown.pages == 1:
         return div(class_="pager")[said]
     return nav(class_="pager", aria_label="Pages of the list")[

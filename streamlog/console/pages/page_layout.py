@@ -28,7 +28,7 @@ from streamlog.console.markup import (
     svg,
     title,
 )
-from streamlog.console.pages.parts import ROOT, Tone, address, badge
+from streamlog.console.pages.page_parts import ROOT, Tone, address, badge
 
 ICONS: Final = {
     "overview": "M1.5 8.5h3l2-5 3 9 2-4h3",
@@ -84,6 +84,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 def page(frame: Frame, view: View, live: str) -> str:
     """Return a whole page; `live` is the address of its updates."""
+    # A new release has new files under new addresses, and browsers keep the old ones for ever.
     of_files = f"?v={frame.version}"
     return document(
         html(lang="en")[
@@ -143,6 +144,7 @@ def navigation(frame: Frame) -> Markup:
     """Return the ways to the sections."""
 
     def entry(each: Section) -> Node:
+        # Marked for those who can't see the colour, too.
         is_current = each.name == frame.current
         where = address() if each.name == "overview" else address(each.name)
         return a(href=where, aria_current="page" if is_current else None)[

@@ -31,8 +31,8 @@ from streamlog.console.markup import (
     span,
     summary,
 )
-from streamlog.console.pages.layout import View
-from streamlog.console.pages.parts import (
+from streamlog.console.pages.page_layout import View
+from streamlog.console.pages.page_parts import (
     QUERY_MAX,
     address,
     badge,
@@ -42,7 +42,7 @@ from streamlog.console.pages.parts import (
     notice,
     number,
 )
-from streamlog.console.pages.topics import topic_tabs
+from streamlog.console.pages.topic_pages import topic_tabs
 from streamlog.console.record_filter import EXAMPLE, TEXT_MAX, RecordFilter
 from streamlog.console.shown_records import FORMS, Form, ShownBytes, ShownRecord
 from streamlog.durations import when_ms
@@ -103,6 +103,7 @@ def asked_of(query: Mapping[str, str]) -> Asked:
     if shown_as not in FORMS:
         raise UsageError(f"as is one of {', '.join(FORMS)}, not {shown_as[:40]!r}")
     condition = query.get("q", "")
+    # Parsed here already, so that a mistake in it is shown beside the form.
     RecordFilter(condition)
     partition = query.get("partition", "").strip()
     return Asked(
@@ -133,7 +134,7 @@ def time_of(text: str) -> int:
     if text.isascii() and text.isdecimal() and len(text) <= OFFSET_DIGITS_MAX:
         return int(text)
     # Without a zone, a time is in UTC, as all times on these pages are.
-    for attempt in (text, f"{text}Z"):
+    for attempt in (text, f"{text}Z", f"{text}T00:00:00Z"):
         try:
             return when_ms(attempt)
         except ConfigError:
@@ -197,6 +198,7 @@ def _result(topic: str, query: Mapping[str, str], found: Found, *, is_live: bool
         return joined(nothing(waiting, _scanned(found)))
     more = None
     if found.following is not None and not is_live:
+        # From a fixed offset: "newest" would be another page by the time it is opened.
         partition, offset = found.following
         kept = {
             name: value for name, value in query.items() if name in {"key", "q", "as"} and value

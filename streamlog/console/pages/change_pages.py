@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from streamlog.console.markup import h1, joined, p, span
-from streamlog.console.pages.layout import View
-from streamlog.console.pages.parts import (
-    Column,
+from streamlog.console.pages.page_layout import View
+from streamlog.console.pages.page_parts import (
+    Heading,
     address,
     badge,
     cut,
@@ -42,11 +42,11 @@ def changes(found: Sequence[Change], query: Mapping[str, str]) -> View:
     """Return the changes, the newest first."""
     shown = cut([*reversed(found)], query.get("page", ""))
     columns = [
-        Column("Time (UTC)"),
-        Column("User"),
-        Column("From"),
-        Column("Change"),
-        Column("Outcome"),
+        Heading("Time (UTC)"),
+        Heading("User"),
+        Heading("From"),
+        Heading("Change"),
+        Heading("Outcome"),
     ]
     content = joined(
         heading_row(h1["Changes"]),

@@ -1,0 +1,303 @@
+"""The console of a real broker, over HTTP, without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import httpx
+import pytest
+
+from streamlog.broker.broker import Broker
+from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.security import AUTHORIZER_STANDARD, SecurityConfig
+from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.cli.broker_web import serve_health
+from streamlog.errors import ConfigError
+from streamlog.http_access import user_file
+from streamlog.http_access.user_file import set_user
+from streamlog.log import Log
+from streamlog.record import TopicPartition
+from tests.console.consoles import Page, console, fill, read, wait_for
+
+PAGES = (
+    "/console/",
+    "/console/topics",
+    "/console/topics/orders",
+    "/console/topics/orders/messages?begin=oldest&q=value.n+%3E+1",
+    "/console/topics/orders/partitions",
+    "/console/topics/orders/settings?q=retention",
+    "/console/groups",
+    "/console/groups/team%2Fbilling",
+    "/console/groups/team%2Fbilling/members",
+    "/console/groups/team%2Fbilling/reset?try=1&target=latest",
+    "/console/brokers",
+    "/console/mirrors",
+    "/console/changes",
+)
+GROUP = "team/billing"
+RESET = "/console/groups/team%2Fbilling/reset"
+
+
+async def prepare(log: Log) -> None:
+    await fill(log, "orders", *(json.dumps({"n": n}).encode() for n in range(5)))
+    await read(log, GROUP, "orders", 3)
+
+
+def test_every_page_loads_and_keeps_to_the_policy() -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await prepare(log)
+            await wait_for(browser, "/console/groups", GROUP)
+            for path in PAGES:
+                answer = await browser.get(path)
+                assert answer.status_code == 200, (path, answer.text)
+                assert "unsafe" not in answer.headers["content-security-policy"]
+                assert answer.headers["cache-control"] == "no-store"
+                page = Page(answer.text)
+                scripts = [found for tag, found in page.tags if tag == "script"]
+                assert scripts
+                assert all(found["src"].startswith("/console/static/") for found in scripts)
+                assert not any(
+                    "style" in found or any(name.startswith("on") for name in found)
+                    for _, found in page.tags
+                )
+                # Exactly one section is the current one, so that a reader knows where they are.
+                current = [
+                    f for tag, f in page.tags if f.get("aria-current") == "page" and tag == "a"
+                ]
+                assert sum("/console/" in found["href"] for found in current) >= 1
+                for tag, found in page.tags:
+                    if tag in {"link", "script"}:
+                        where = found.get("href") or found["src"]
+                        assert (await browser.get(where)).status_code == 200, where
+
+    asyncio.run(main())
+
+
+def test_the_first_page_does_not_wait_for_a_look_at_the_log() -> None:
+    async def main() -> None:
+        async with console() as (browser, _):
+            assert "for the first time" in (await browser.get("/console/topics")).text
+            assert "There is no topic yet" in await wait_for(browser, "/console/topics", "no topic")
+            assert (await browser.get("/")).headers["location"] == "/console/"
+
+    asyncio.run(main())
+
+
+def test_an_open_page_follows_the_log() -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await wait_for(browser, "/console/topics", "no topic")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(wait_for(browser, "/console/topics", "page-views"))
+                group.create_task(fill(log, "page-views", b"x"))
+
+    asyncio.run(main())
+
+
+def test_an_open_page_shows_new_messages_as_they_are_written() -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await fill(log, "orders")
+            live = "/console/topics/orders/messages?live=1&q=value.n+%3E+1"
+            waiting = asyncio.Event()
+
+            async def write() -> None:
+                async with log.producer() as producer:
+                    number = 0
+                    while not waiting.is_set():
+                        number += 1
+                        await producer.send("orders", b'{"n": %d}' % number)
+                        await asyncio.sleep(0)
+                        await producer.flush()
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(write())
+                found = await wait_for(browser, live, "&quot;n&quot;: ")
+                waiting.set()
+            assert "&quot;n&quot;: 1}" not in found
+
+    asyncio.run(main())
+
+
+def test_what_a_record_holds_is_text() -> None:
+    attack = b"</pre><script>alert(1)</script>\r\nevent: content\r\ndata: <img src=x onerror=y>"
+
+    async def main() -> None:
+        async with console() as (browser, log):
+            await fill(log, "orders", attack)
+            page = Page((await browser.get("/console/topics/orders")).text)
+            assert attack.decode().replace("\r\n", "\n") in "".join(page.texts).replace("\r", "")
+            assert not [tag for tag, _ in page.tags if tag == "img"]
+            assert len([tag for tag, _ in page.tags if tag == "script"]) == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("begin=offset&at=x", "the offset is a whole number"),
+        ("begin=time&at=yesterday", "the time is like"),
+        ("partition=7", "has partitions 0 to 0"),
+        ("q=open('x')", "can't use this call"),
+        ("begin=elsewhere", "begin is one of"),
+        ("as=xml", "as is one of"),
+    ],
+)
+def test_a_mistake_is_explained_beside_the_form(query: str, said: str) -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await fill(log, "orders", b"x")
+            page = Page((await browser.get(f"/console/topics/orders/messages?{query}")).text)
+            assert said in page.text
+            assert any(found.get("name") == "begin" for _, found in page.tags)
+
+    asyncio.run(main())
+
+
+def test_messages_are_found_by_offset_time_key_and_filter() -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await fill(log, "orders", *(b'{"n": %d}' % n for n in range(120)))
+
+            async def offsets(query: str) -> list[int]:
+                answer = await browser.get(f"/console/topics/orders/messages?{query}")
+                ids = [f.get("id", "") for tag, f in Page(answer.text).tags if tag == "details"]
+                return [int(each.rpartition("-")[2]) for each in ids]
+
+            assert await offsets("") == [*range(119, 69, -1)]
+            assert await offsets("begin=oldest") == [*range(50)]
+            assert await offsets("begin=offset&at=100") == [*range(100, 120)]
+            assert await offsets("begin=time&at=2001-01-01") == [*range(50)]
+            assert await offsets("begin=time&at=2200-01-01T00:00:00Z") == []
+            assert await offsets("key=k77") == [77]
+            assert await offsets("q=value.n+%25+40+==+3&begin=oldest") == [3, 43, 83]
+            first = (await browser.get("/console/topics/orders/messages?begin=oldest")).text
+            following = [f["href"] for tag, f in Page(first).tags if f.get("class") == "button"]
+            assert await offsets(following[0].partition("?")[2]) == [*range(50, 100)]
+
+    asyncio.run(main())
+
+
+def test_a_reset_is_shown_then_done_and_written_down(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await prepare(log)
+            at = TopicPartition("orders", 0)
+            dry = await browser.get(f"{RESET}?try=1&target=shift&at=-2")
+            assert "1 of 1 offsets change" in Page(dry.text).text
+            assert await log.admin().group_offsets(GROUP) == {at: 3}
+            form = Page(dry.text).fields()
+            done = await browser.post(RESET, data=form)
+            assert done.status_code == 200, done.text
+            assert await log.admin().group_offsets(GROUP) == {at: 1}
+            assert "orders-0 3 to 1" in (await browser.get("/console/changes")).text
+
+    with caplog.at_level(logging.INFO, "streamlog.audit"):
+        asyncio.run(main())
+    assert "orders-0 3 to 1" in caplog.text
+    assert "outcome='done'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "token"),
+    [
+        ({"origin": "https://evil.example"}, None),
+        ({"sec-fetch-site": "cross-site"}, None),
+        ({}, "wrong"),
+    ],
+)
+def test_other_sites_change_nothing(headers: dict[str, str], token: str | None) -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await prepare(log)
+            form = Page((await browser.get(f"{RESET}?try=1&target=earliest")).text).fields()
+            form |= {} if token is None else {"token": token}
+            answer = await browser.post(RESET, data=form, headers=headers)
+            assert answer.status_code == 403
+            assert await log.admin().group_offsets(GROUP) == {TopicPartition("orders", 0): 3}
+            assert "refused" in (await browser.get("/console/changes")).text
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("offsets", ["", "[]", '[["orders", -1, 0]]', "[[1]]", '[["o", 0, -1]]'])
+def test_a_form_that_no_page_made_changes_nothing(offsets: str) -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await prepare(log)
+            form = Page((await browser.get(f"{RESET}?try=1&target=earliest")).text).fields()
+            answer = await browser.post(RESET, data=form | {"offsets": offsets})
+            assert "the form carries" in answer.text
+            assert await log.admin().group_offsets(GROUP) == {TopicPartition("orders", 0): 3}
+
+    asyncio.run(main())
+
+
+def test_bodies_have_a_bound_and_other_methods_an_answer() -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await prepare(log)
+            large = await browser.post(RESET, content=b"a=" + b"x" * 300_000)
+            assert large.status_code == 413
+            assert (await browser.delete("/console/topics")).status_code == 405
+            assert (await browser.post("/console/topics")).status_code == 405
+            for path in ("/console/nothing", "/console/topics/none", "/console/groups/none"):
+                assert (await browser.get(path)).status_code == 404, path
+            assert (await browser.get("/console/static/..%2F__init__.py")).status_code == 404
+
+    asyncio.run(main())
+
+
+def test_users_log_in_and_only_operators_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_file, "COST", (16, 8, 1))
+    users = tmp_path / "users"
+    for name in ("ann", "ben"):
+        set_user(users, name, "secret")
+    config = BrokerConfig(web_users=str(users), web_operators="ann")
+
+    async def main() -> None:
+        async with console(config) as (browser, log):
+            await prepare(log)
+            assert (await browser.get("/console/")).status_code == 401
+            assert (await browser.get("/live")).status_code == 200
+            ann, ben = httpx.BasicAuth("ann", "secret"), httpx.BasicAuth("ben", "secret")
+            shown = await browser.get(f"{RESET}?try=1", auth=ben)
+            assert "an operator can do this" in shown.text
+            form = Page((await browser.get(f"{RESET}?try=1", auth=ann)).text).fields()
+            assert (await browser.post(RESET, data=form, auth=ben)).status_code == 403
+            assert (await browser.post(RESET, data=form, auth=ann)).status_code == 200
+
+    asyncio.run(main())
+
+
+def test_a_console_without_users_opens_no_log_that_was_closed() -> None:
+    async def main(config: BrokerConfig) -> int:
+        async with console(config) as (browser, _):
+            assert (await browser.get("/live")).status_code == 200
+            return (await browser.get("/console/")).status_code
+
+    assert asyncio.run(main(BrokerConfig())) == 200
+    for security in (
+        SecurityConfig(authorizer=AUTHORIZER_STANDARD),
+        SecurityConfig(listeners="SASL_PLAINTEXT://127.0.0.1:0"),
+    ):
+        assert asyncio.run(main(BrokerConfig(security=security))) == 404
+
+
+def test_passwords_are_not_sent_in_clear_to_other_machines() -> None:
+    async def main(address: str, config: BrokerConfig) -> None:
+        async with (
+            Broker.open("data", files=MemoryFiles(), config=config) as broker,
+            serve_health(broker, address),
+        ):
+            pass
+
+    with pytest.raises(ConfigError, match=r"web\.certificate\.file"):
+        asyncio.run(main("0.0.0.0:0", BrokerConfig(web_users="users")))
