@@ -21,7 +21,7 @@ from contextlib import aclosing, asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -31,7 +31,7 @@ from streamlog.console.group_looks import look_at_group, offsets_of
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import follow
-from streamlog.console.page_views import PageViews, Parts
+from streamlog.console.page_views import PageViews, Parts, parts_of, path_below
 from streamlog.console.pages.change_pages import Change
 from streamlog.console.pages.group_pages import Move, ResetForm, reset
 from streamlog.console.pages.message_pages import Asked, asked_of, messages
@@ -117,7 +117,7 @@ class Console:
         await answer(scope, receive, send)
 
     async def _answer(self, request: Request, visitor: Visitor) -> Response:
-        parts = _parts(request.scope)
+        parts = parts_of(request.scope)
         if request.method == "POST":
             return await self._change(request, parts, visitor)
         if request.method not in READING:
@@ -155,7 +155,7 @@ class Console:
 
     def _page(self, request: Request, parts: Parts, visitor: Visitor, view: View) -> Response:
         query = f"?{request.url.query}" if request.url.query else ""
-        live = f"{ROOT}/events{_raw_path(request.scope)}{query}"
+        live = f"{ROOT}/events{path_below(request.scope)}{query}"
         return HTMLResponse(page(self._frame(parts, visitor), view, live), view.status)
 
     # ---- updates ----
@@ -175,10 +175,10 @@ class Console:
     async def _counted(self, events: AsyncGenerator[str]) -> AsyncGenerator[str]:
         self._streams += 1
         try:
-            with self._watch.watched():
-                async with aclosing(events):
-                    async for each in events:
-                        yield each
+            # Closed with the stream, and not by the collector: it may hold a consumer.
+            async with self._watch.watched(), aclosing(events):
+                async for each in events:
+                    yield each
         finally:
             self._streams -= 1
 
@@ -272,18 +272,6 @@ class Console:
         self._changes.append(change)
         # Quoted: a name of a group may hold a line break, and a second line would be forged.
         audit.info("user=%r client=%s change=%r outcome=%r", visitor.user, client, what, outcome)
-
-
-def _raw_path(scope: Scope) -> str:
-    """Return the path below the console's, as the browser sent it."""
-    raw = scope.get("raw_path")
-    path = raw.decode("latin-1") if isinstance(raw, bytes) else str(scope["path"])
-    return path.partition("?")[0].removeprefix(ROOT)
-
-
-def _parts(scope: Scope) -> Parts:
-    # Split first: an encoded slash belongs to a name.
-    return tuple(unquote(each) for each in _raw_path(scope).split("/") if each)
 
 
 def _followed(request: Request, parts: Parts) -> tuple[str, Asked] | None:

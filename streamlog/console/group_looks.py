@@ -6,7 +6,7 @@ look at the whole log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,12 +14,10 @@ import msgspec
 from streamlog.client.admin import (
     Admin,
     GroupDescription,
-    MirrorsDescription,
     PartitionLagDescription,
 )
 from streamlog.client.consumer import Consumer
 from streamlog.client.offset_targets import Target, at_offset, at_time, earliest, latest, shifted
-from streamlog.console.pages.broker_pages import LinkRow, MirrorLook, MirrorRow
 from streamlog.console.pages.group_pages import (
     RESET_ROWS_MAX,
     GroupLook,
@@ -195,28 +193,3 @@ def offsets_of(text: str) -> dict[TopicPartition, int]:
     if not rows or len(rows) > RESET_ROWS_MAX or any(min(p, offset) < 0 for _, p, offset in rows):
         raise UsageError("the form carries offsets that no dry run makes: make one again")
     return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
-
-
-def mirror_look(found: MirrorsDescription) -> MirrorLook:
-    """Return the links and mirror topics as a page shows them."""
-    return MirrorLook(
-        tuple(
-            LinkRow(
-                each.name,
-                each.settings.get("bootstrap.servers", each.source_cluster_id),
-                each.mirrors,
-                _first(f"broker {node}: {why}" for node, why in sorted(each.troubles.items())),
-            )
-            for each in found.links
-        ),
-        tuple(
-            MirrorRow(
-                each.name, each.link, each.status.value, each.reason, each.lag_ms, each.lag_records
-            )
-            for each in found.mirrors
-        ),
-    )
-
-
-def _first(texts: Iterable[str]) -> str:
-    return next(iter(texts), "")

@@ -7,8 +7,8 @@ Rule of the module: looking is paid for by the broker. A look is followed by a p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 from streamlog import repeated
@@ -142,8 +142,8 @@ class LogWatch:
         except TimeoutError:
             return
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
         """Look often in the block."""
         self._watchers += 1
         self._wanted.set()

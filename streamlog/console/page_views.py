@@ -6,15 +6,23 @@ a page as well, and no page waits for a look at the whole log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import unquote
 
+from streamlog.client.admin import MirrorsDescription
 from streamlog.clock import Clock
-from streamlog.console.group_looks import look_at_group, mirror_look, plan_reset
+from streamlog.console.group_looks import look_at_group, plan_reset
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import find
-from streamlog.console.pages.broker_pages import brokers, mirrors
+from streamlog.console.pages.broker_pages import (
+    LinkRow,
+    MirrorLook,
+    MirrorRow,
+    brokers,
+    mirrors,
+)
 from streamlog.console.pages.change_pages import Change, changes
 from streamlog.console.pages.group_pages import (
     GroupLook,
@@ -28,13 +36,29 @@ from streamlog.console.pages.group_pages import (
 from streamlog.console.pages.message_pages import asked_of, messages
 from streamlog.console.pages.overview_page import overview
 from streamlog.console.pages.page_layout import View
-from streamlog.console.pages.page_parts import heading_row, nothing, notice
+from streamlog.console.pages.page_parts import ROOT, heading_row, nothing, notice
 from streamlog.console.pages.topic_pages import no_topic, partitions, settings, topics
 from streamlog.errors import LogError, StreamlogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode
 
+if TYPE_CHECKING:
+    from starlette.types import Scope
+
 Parts: TypeAlias = tuple[str, ...]
 Query: TypeAlias = Mapping[str, str]
+
+
+def path_below(scope: Scope) -> str:
+    """Return the path below the console's, as the browser sent it."""
+    raw = scope.get("raw_path")
+    path = raw.decode("latin-1") if isinstance(raw, bytes) else str(scope["path"])
+    return path.partition("?")[0].removeprefix(ROOT)
+
+
+def parts_of(scope: Scope) -> Parts:
+    """Return the parts of a request's path below the console's, decoded."""
+    # Split first: an encoded slash belongs to a name.
+    return tuple(unquote(each) for each in path_below(scope).split("/") if each)
 
 
 class PageViews:
@@ -62,7 +86,7 @@ class PageViews:
                     return await self._of_groups(tuple(rest), query, token)
                 case ("mirrors",):
                     found = await self._watch.log.admin().describe_mirrors()
-                    return mirrors(mirror_look(found), query)
+                    return mirrors(_mirror_look(found), query)
         except StreamlogError as error:
             return _trouble(parts, error)
         sight = self._watch.sight
@@ -156,3 +180,28 @@ def _no_page() -> View:
         nothing("There is no such page.", "The sections on the left lead to all of them."),
     )
     return View(title="Not found", content=content, is_live=False, status=404)
+
+
+def _mirror_look(found: MirrorsDescription) -> MirrorLook:
+    """Return the links and mirror topics as a page shows them."""
+    return MirrorLook(
+        tuple(
+            LinkRow(
+                each.name,
+                each.settings.get("bootstrap.servers", each.source_cluster_id),
+                each.mirrors,
+                _first(f"broker {node}: {why}" for node, why in sorted(each.troubles.items())),
+            )
+            for each in found.links
+        ),
+        tuple(
+            MirrorRow(
+                each.name, each.link, each.status.value, each.reason, each.lag_ms, each.lag_records
+            )
+            for each in found.mirrors
+        ),
+    )
+
+
+def _first(texts: Iterable[str]) -> str:
+    return next(iter(texts), "")

@@ -181,12 +181,6 @@ def partitions(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
         )
         for each in shown.rows
     ]  # fmt: skip
-    columns = [
-        Heading("Partition", is_number=True), Heading("Leader", is_number=True),
-        Heading("Replicas"), Heading("In sync"), Heading("First offset", is_number=True),
-        Heading("End offset", is_number=True), Heading("Written", is_number=True),
-        Heading("Size", is_number=True),
-    ]  # fmt: skip
     content = joined(
         topic_tabs(name, "partitions"),
         stale(sight),
@@ -196,7 +190,7 @@ def partitions(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
             tile("Size", size(figures.bytes), "of the largest replicas"),
             tile("Kept by", _kept_by(topic)),
         ),
-        rows_of(columns, rows, name=f"Partitions of {name}"),
+        rows_of(_PARTITION_HEADINGS, rows, name=f"Partitions of {name}"),
         pager(shown, lambda page: address("topics", name, "partitions", page=page), "partitions"),
         h2["Groups that read it"],
         p[_names(readers)]
@@ -204,6 +198,14 @@ def partitions(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
         else p(class_="hint")["No group has committed offsets for it."],
     )
     return View(title=name, content=content)
+
+
+_PARTITION_HEADINGS: Final = (
+    Heading("Partition", is_number=True), Heading("Leader", is_number=True),
+    Heading("Replicas"), Heading("In sync"), Heading("First offset", is_number=True),
+    Heading("End offset", is_number=True), Heading("Written", is_number=True),
+    Heading("Size", is_number=True),
+)  # fmt: skip
 
 
 def _names(groups: list[str]) -> list[Node]:
