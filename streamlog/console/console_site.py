@@ -31,14 +31,14 @@ from streamlog.console.group_looks import look_at_group, offsets_of
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import follow
-from streamlog.console.page_views import PageViews, Parts, parts_of, path_below
+from streamlog.console.page_views import PageViews, Parts, followed_by, parts_of, path_below
 from streamlog.console.pages.change_pages import Change
 from streamlog.console.pages.group_pages import Move, ResetForm, reset
-from streamlog.console.pages.message_pages import Asked, asked_of, messages
+from streamlog.console.pages.message_pages import Asked, messages
 from streamlog.console.pages.page_layout import Frame, Section, View, navigation, page
 from streamlog.console.pages.page_parts import ROOT, heading_row, notice
 from streamlog.console.request_guard import HEADERS, READING, RequestGuard, Visitor
-from streamlog.errors import StreamlogError, UsageError
+from streamlog.errors import StreamlogError
 from streamlog.http_access.passwords import USER
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Console:
         # Each one renders its page at every look: the bound keeps that work bounded as well.
         if self._streams >= STREAMS_MAX:
             return Response(status_code=BUSY, headers={"retry-after": "10"})
-        asked = _followed(request, parts)
+        asked = followed_by(parts, dict(request.query_params))
         events = (
             self._page_events(request, parts, visitor)
             if asked is None
@@ -272,19 +272,6 @@ class Console:
         self._changes.append(change)
         # Quoted: a name of a group may hold a line break, and a second line would be forged.
         audit.info("user=%r client=%s change=%r outcome=%r", visitor.user, client, what, outcome)
-
-
-def _followed(request: Request, parts: Parts) -> tuple[str, Asked] | None:
-    """Return the topic whose newest records a page follows, and which of them; None: none."""
-    query = dict(request.query_params)
-    match parts:
-        case ("topics", name) | ("topics", name, "messages") if query.get("live") == "1":
-            try:
-                return name, asked_of(query)
-            except UsageError:
-                return None  # The page itself shows what is wrong.
-        case _:
-            return None
 
 
 def _event(name: str, text: str) -> str:

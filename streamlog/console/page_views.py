@@ -33,12 +33,12 @@ from streamlog.console.pages.group_pages import (
     no_group,
     reset,
 )
-from streamlog.console.pages.message_pages import asked_of, messages
+from streamlog.console.pages.message_pages import Asked, asked_of, messages
 from streamlog.console.pages.overview_page import overview
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import ROOT, heading_row, nothing, notice
 from streamlog.console.pages.topic_pages import no_topic, partitions, settings, topics
-from streamlog.errors import LogError, StreamlogError, UnknownTopicOrPartition
+from streamlog.errors import LogError, StreamlogError, UnknownTopicOrPartition, UsageError
 from streamlog.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -59,6 +59,18 @@ def parts_of(scope: Scope) -> Parts:
     """Return the parts of a request's path below the console's, decoded."""
     # Split first: an encoded slash belongs to a name.
     return tuple(unquote(each) for each in path_below(scope).split("/") if each)
+
+
+def followed_by(parts: Parts, query: Query) -> tuple[str, Asked] | None:
+    """Return the topic whose newest records a page follows, and which of them; None: none."""
+    match parts:
+        case ("topics", name) | ("topics", name, "messages") if query.get("live") == "1":
+            try:
+                return name, asked_of(query)
+            except UsageError:
+                return None  # The page itself shows what is wrong.
+        case _:
+            return None
 
 
 class PageViews:

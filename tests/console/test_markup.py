@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from streamlog.console.markup import VOID, Element, Markup, Node, a, div, field,
 from streamlog.errors import UsageError
 
 TEXT = st.text(
-    st.characters(exclude_categories=("Cs",), exclude_characters="\r\0"), max_size=20
+    st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), max_size=20
 ) | st.sampled_from(["<script>", "</div>", "&amp;", '" onload="x', "'", "<!--", "]]>"])
 NAMES = st.sampled_from(["div", "p", "span", "br", "input"])
 KEYWORDS = st.sampled_from(["class_", "id", "data_x", "title", "aria_label"])
@@ -59,7 +60,7 @@ class Reader(HTMLParser):
 def built(tree: object) -> Node:
     if isinstance(tree, str):
         return tree
-    name, attributes, children = tree  # type: ignore[misc]
+    name, attributes, children = cast("Tree", tree)
     element = Element(name)(**attributes)
     return element if name in VOID else element[map(built, children)]
 
@@ -68,7 +69,7 @@ def expected(trees: list[object]) -> list[object]:
     found: list[object] = []
     for tree in trees:
         if not isinstance(tree, str):
-            name, attributes, children = tree  # type: ignore[misc]
+            name, attributes, children = cast("Tree", tree)
             given_names = {key.rstrip("_").replace("_", "-"): v for key, v in attributes.items()}
             found.append((name, given_names, [] if name in VOID else expected(children)))
         elif found and isinstance(found[-1], str):
