@@ -102,9 +102,11 @@ class RecordFilter:
         self._accept: Evaluate = lambda _: True
         if not self.text:
             return
+        # Before it is parsed: the time of the parser grows with the text.
         if len(self.text) > TEXT_MAX:
             raise UsageError(f"the filter has more than {TEXT_MAX} characters: shorten it")
         try:
+            # Parsed, and never compiled: what is not translated below has no effect at all.
             parsed = ast.parse(self.text, mode="eval")
         # Python's parser gives up on deep nesting and on null characters in its own ways.
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -205,6 +207,7 @@ def _comparison(node: ast.Compare, depth: int) -> Evaluate:
     operators = [_comparer(each, node) for each in node.ops]
 
     def of(record: FilteredRecord) -> bool:
+        # Each part once: in a chain, the one in the middle is compared on both sides.
         values = [part(record) for part in parts]
         return all(
             MISSING not in (one, other) and _holds(compare, one, other)
@@ -238,6 +241,7 @@ def _field(of: Evaluate, at: Evaluate) -> Evaluate:
         # Only JSON's own containers: nothing of Python's objects can be reached.
         match found, key:
             case dict(), str():
+                # Not found[key]: a record without the field is no error of the filter.
                 return found.get(key, MISSING)
             case list(), int() if -len(found) <= key < len(found):
                 return found[key]
@@ -260,6 +264,7 @@ def _call(node: ast.Call, depth: int) -> Evaluate:
 
             def ask(record: FilteredRecord) -> Value:
                 whole, piece = text(record), part(record)
+                # A list has methods as well, and they would change the record.
                 return isinstance(whole, str) and isinstance(piece, str) and method(whole, piece)
 
             return ask

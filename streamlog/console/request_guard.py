@@ -63,6 +63,7 @@ class RequestGuard:
 
     def token(self, visitor: Visitor) -> str:
         """Return what proves that a form was made by this process for this user."""
+        # Not stored anywhere: it can be computed again, and ends with the process.
         return hmac.new(self._secret, visitor.user.encode(), hashlib.sha256).hexdigest()
 
     def refusal(self, visitor: Visitor, headers: Mapping[str, str], form: Mapping[str, str]) -> str:
@@ -80,8 +81,10 @@ class RequestGuard:
         if headers.get("sec-fetch-site", "same-origin") != "same-origin":
             return "the request comes from another site"
         origin = headers.get("origin")
+        # Without the scheme: a proxy that ends TLS passes the Host on, and the scheme not.
         if origin is not None and origin.partition("://")[2] != headers.get("host", ""):
             return "the request comes from another origin"
+        # In constant time: the time of a refusal must not tell how much of a guess was right.
         if not hmac.compare_digest(form.get("token", "").encode(), self.token(visitor).encode()):
             return "the page is of an earlier run of this process: load it again"
         return ""

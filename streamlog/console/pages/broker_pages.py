@@ -74,6 +74,7 @@ def brokers(sight: LogSight, query: Mapping[str, str]) -> View:
 def _broker(broker: BrokerView, view: LogView) -> tuple[Node, ...]:
     # Counted from the metadata, which has the partitions of brokers that do not answer as well.
     parts = [each for topic in view.topics.values() for each in topic.partitions]
+    # The worst counts: a broker that is silent is most likely fenced as well.
     state: tuple[str, Tone] = ("in service", "good")
     if broker.silent:
         state = ("no answer", "bad")

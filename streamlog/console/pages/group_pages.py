@@ -201,6 +201,7 @@ def group(look: GroupLook, series: LagSeries, query: Mapping[str, str]) -> View:
     shown = cut(look.partitions, query.get("page", ""))
     ages = [each.lag_ms for each in look.partitions if each.lag_ms is not None]
     lags = [each.lag for each in look.partitions if each.lag is not None]
+    # Lost records never come back: the figure stays until the group moves past them.
     lost = sum(each.lost or 0 for each in look.partitions)
     content = joined(
         _tabs(name, ""),

@@ -96,6 +96,7 @@ def asked_of(query: Mapping[str, str]) -> Asked:
     Raises:
         UsageError: an offset, a time, a partition or the filter is malformed.
     """
+    # Everything comes from the address, so that a page can be sent to a colleague.
     begin, at = query.get("begin", "newest"), query.get("at", "").strip()[:QUERY_MAX]
     if begin not in get_args(Begin):
         raise UsageError(f"begin is one of {', '.join(get_args(Begin))}, not {begin[:40]!r}")
@@ -220,6 +221,7 @@ def _scanned(found: Found) -> str:
 
 
 def _record(topic: str, record: ShownRecord) -> Markup:
+    # Partition and offset are the only name that a record has.
     where = f"{record.partition}:{record.offset}"
     # The id lets an update find the record again, so that an open one stays open.
     return details(class_="record", id=f"r-{record.partition}-{record.offset}")[

@@ -92,6 +92,7 @@ def _verdict(sight: LogSight) -> Markup:
             svg(viewBox="0 0 16 16", aria_hidden="true")[path(d="M2.5 8.5 6 12l7.5-8")],
             div["Nothing is wrong.", p["No record, replica, group or disk needs you now."]],
         ]
+    # The worst come first, so what is left out is less urgent than all that is shown.
     left_out = len(found) - FINDINGS_MAX
     return section(aria_label="What is wrong now")[
         map(_finding, found[:FINDINGS_MAX]),
@@ -123,6 +124,7 @@ def _tiles(view: LogView) -> list[Node]:
     fenced = sum(each.is_fenced or bool(each.silent) for each in view.brokers)
     partitions = sum(len(each.partitions) for each in view.topics.values())
     lacking = sum(each.lacking for each in topics)
+    # Unknown rates are left out: at the first look, none is known, and 0 would be wrong.
     rates = [each.rate for each in topics if each.rate is not None]
     # The largest and not the mean: a mean hides the one group that is about to lose records.
     worst_ms = max((each.age_ms for each in lags if each.age_ms is not None), default=None)

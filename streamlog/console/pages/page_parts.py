@@ -196,6 +196,7 @@ def rows_of(
         if not column.sort or sorting is None:
             return th(scope="col", class_=kind)[column.title]
         order, link = sorting
+        # Sorted on the server, so that all pages are in one order and not each on its own.
         is_by = order.by == column.sort
         # A second click turns the order around.
         word = f"-{column.sort}" if is_by and not order.is_down else column.sort
@@ -252,6 +253,7 @@ def cut(rows: Sequence[T], page: str, size: int = ROWS) -> ListPage[T]:
     pages = max(1, -(-len(rows) // size))
     # Digits of other scripts are decimal as well, and a long number costs time.
     asked = int(page) if page.isascii() and page.isdecimal() and len(page) < 10 else 1  # noqa: PLR2004 - ten digits are no page
+    # A list that has become shorter still has a last page for those on a later one.
     at = max(1, min(asked, pages))
     return ListPage(tuple(rows[(at - 1) * size : at * size]), at, pages, len(rows))
 
