@@ -9,7 +9,8 @@ What has to hold then, as librdkafka and `streamlog mirror verify` see both side
 4. Topics have the settings that they have at the source.
 5. A topic that was created again under its name is stopped, with what the first one had.
 6. Promoted, the topics take records from producers with the transactional ids of the source, and
-   a group continues where it stood. Of a transaction that was left open no record is shown.
+   a group continues where it stood. Of a transaction that was left open no record is shown, and
+   readers of committed records get past it.
 """
 
 from __future__ import annotations
@@ -179,6 +180,11 @@ class History:
         ]
         before = {each: reading.read(self.mirror.address, *each) for each in partitions}
         stable = reading.stable_ends(self.mirror.address, partitions)
+        copied = {
+            each: end for each, (_, end) in reading.ends(self.mirror.address, partitions).items()
+        }
+        left_open = [each for each in partitions if stable[each] < copied[each]]
+        self.told.append(f"transactions left open in {len(left_open)} partitions")
         there = {each: reading.read(self.source.address, *each) for each in partitions}
         self._command("promote", LINK, "--now", "--yes")
         for name in TRANSACTIONAL_IDS:
@@ -193,7 +199,11 @@ class History:
             kept = [each for each in after if each[0] < stable[where]]
             if where[0] == PLAIN and kept != before[where]:
                 yield f"{where}: committed records have changed by the promotion"
-            yield from self._shows_no_open(where, after, there[where])
+            # Behind what was copied lies what was written since.
+            copies = [each for each in after if each[0] < copied[where]]
+            yield from self._shows_no_open(where, copies, there[where])
+            if where[0] == PLAIN:
+                yield from self._shows_all_since(where, after)
         yield from self._group_goes_on(partitions)
         yield from self._java_goes_on([each for each in partitions if each[0] == PLAIN])
 
@@ -212,14 +222,19 @@ class History:
             yield f"a producer {name} can't go on after the promotion: {error}"
 
     def _shows_no_open(
-        self, where: Partition, after: Sequence[Record], there: Sequence[Record]
+        self, where: Partition, copies: Sequence[Record], there: Sequence[Record]
     ) -> Iterator[str]:
-        """Yield records that were shown only since the promotion, and were not written since."""
+        """Yield copied records that are shown, and were not committed at the source."""
         known = {each[0] for each in there}
-        last = max(known, default=-1)
-        for each in after:
-            if each[1] != b"after" and each[0] <= last and each[0] not in known:
+        for each in copies:
+            if each[0] not in known and where[0] == PLAIN:
                 yield f"{where}: {each} is shown, and was not committed at the source"
+
+    def _shows_all_since(self, where: Partition, after: Sequence[Record]) -> Iterator[str]:
+        """Yield a partition whose readers of committed records do not get past what was copied."""
+        shown = sum(each[1] == b"after" for each in after)
+        if shown != len(TRANSACTIONAL_IDS):
+            yield f"{where}: {shown} of {len(TRANSACTIONAL_IDS)} records are shown of those since"
 
     def _group_goes_on(self, partitions: Sequence[Partition]) -> Iterator[str]:
         """Let a group of the source read on: what comes is the record at its position."""
@@ -238,10 +253,12 @@ class History:
             places = [each for each in positions if each in partitions]
             for topic, number in places:
                 consumer.assign([TopicPartition(topic, number, positions[topic, number])])
-                (message,) = consumer.consume(1, WITHIN_S)
-                if message.error() is not None:
-                    yield f"group {group} can't go on in {topic}-{number}: {message.error()}"
+                messages = consumer.consume(1, WITHIN_S)
+                if not messages or messages[0].error() is not None:
+                    why = messages[0].error() if messages else "nothing comes"
+                    yield f"group {group} can't go on in {topic}-{number}: {why}"
                     continue
+                (message,) = messages
                 due = [
                     each[0]
                     for each in reading.read(self.mirror.address, topic, number)

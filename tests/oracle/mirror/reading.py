@@ -61,9 +61,24 @@ def read(
     raise TimeoutError(f"{topic}-{partition} at {address} comes to no end")
 
 
+def _looking(address: str) -> Consumer:
+    """Return a consumer whose watermarks are those of all records, those in open transactions too.
+
+    By default librdkafka reads what is committed, and its high watermark is the last stable offset.
+    """
+    return Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "oracle",
+            "isolation.level": "read_uncommitted",
+            **QUIET,
+        }
+    )
+
+
 def bounds(address: str, topic: str, partition: int) -> tuple[int, int]:
-    """Return where a partition starts, and where what is committed ends."""
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "oracle", **QUIET})
+    """Return where a partition starts and ends."""
+    consumer = _looking(address)
     try:
         found: tuple[int, int] = consumer.get_watermark_offsets(
             TopicPartition(topic, partition), WITHIN_S
@@ -77,7 +92,7 @@ def ends(
     address: str, partitions: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], tuple[int, int]]:
     """Return `bounds` of some partitions; without those that have no leader now."""
-    consumer = Consumer({"bootstrap.servers": address, "group.id": "oracle", **QUIET})
+    consumer = _looking(address)
     found = {}
     try:
         for each in partitions:
