@@ -142,3 +142,16 @@ def test_records_without_schemas_have_the_declared_ones_and_nulls_have_none() ->
     runs = schema_runs(SinkRows.of(PART, given_rows), (None, None))
     found = [([*some.offsets], schemas) for some, schemas in runs]
     assert found == [([0], (None, None)), ([1, 2], (text, number)), ([3], (None, None))]
+
+
+def test_a_value_without_a_schema_and_one_with_it_are_two_runs() -> None:
+    text, number = Schema("string"), Schema("int64")
+    time = moment(0)
+    with_key, with_value = Record("k", None, time), Record(None, 1, time)
+    own = SchemaRecord("k", 1, time, key_schema=text, value_schema=number)
+    for first in (with_key, with_value):
+        for records in ((first, own), (own, first)):
+            rows = SinkRows.of(PART, [SinkRow(each, b"", b"", 0) for each in records])
+            schemas = [found for _, found in schema_runs(rows, (None, None))]
+            expected = [(None, None) if each is first else (text, number) for each in records]
+            assert schemas == expected

@@ -179,6 +179,7 @@ def test_pause_resume_and_stop_need_no_new_dealing_of_the_others() -> None:
     made.settle()
     assert made.readers("x") == list("abcde")
     assert [made.answers[number].status for number in (3, 4, 5)] == [202, 204, 202]
+    assert [made.answers[number].body for number in (3, 4, 5)] == [None] * 3
 
 
 def test_a_connector_created_as_stopped_has_no_task() -> None:
