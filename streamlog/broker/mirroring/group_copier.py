@@ -29,6 +29,7 @@ from streamlog.broker.mirroring.group_copy import (
 )
 from streamlog.broker.mirroring.link_notices import LinkNotices, listed
 from streamlog.broker.mirroring.source_groups import SourceGroups, portions
+from streamlog.broker.named_topics import MIRRORED_LOGS
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorLink
 from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
@@ -345,7 +346,11 @@ class GroupCopier:
         return {
             topics[topic_id].name: mirror.source_topic
             for topic_id, mirror in self._metadata.mirrors.items()
-            if mirror.link_id == self._link.link_id and mirror.copies and topic_id in topics
+            if mirror.link_id == self._link.link_id
+            and mirror.copies
+            and topic_id in topics
+            # No group reads these, so that their ends are not asked for every second.
+            and not topics[topic_id].name.startswith(MIRRORED_LOGS)
         }
 
     def _topic_names(self) -> dict[bytes, str]:
