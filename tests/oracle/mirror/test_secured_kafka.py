@@ -196,8 +196,8 @@ def test_records_and_acls_come_from_a_kafka_behind_a_login(tmp_path: Path) -> No
             until(lambda: asyncio.run(values_at(here.address, "orders")) == VALUES)
             until(lambda: asyncio.run(readers_at(here.address)) == ["User:alice", "User:mirror"])
             config = tmp_path / "data.properties"
-            link = ("--link", "east", "--config", str(config), "--json")
-            (found,) = json.loads(done(tmp_path, "mirror", "verify", *link, *at))
+            options = ("--link", "east", "--config", str(config), "--json")
+            (found,) = json.loads(done(tmp_path, "mirror", "verify", *options, *at))
             assert (found["end"], found["parts_at"]) == (len(VALUES), None)
 
 
