@@ -60,7 +60,7 @@ def brokers(sight: LogSight, query: Mapping[str, str]) -> View:
         h2["Disks"],
         rows_of(
             [Heading("Broker", is_number=True), Heading("Directory"), Heading("State"),
-             Heading("Partitions", is_number=True), Heading("Free of all", is_number=True)],
+             Heading("Log", is_number=True), Heading("Free of all", is_number=True)],
             [_disk(each) for each in view.disks[:200]],
             name="Disks",
         )

@@ -264,7 +264,7 @@ def pager(shown: ListPage[T], link: Callable[[int], str], what: str) -> Markup:
     said = span(class_="hint")[
         f"{begin:,} to {begin + len(shown.rows) - 1:,} of {shown.total:,} {what}"
         if shown.pages > 1
-        else f"{shown.total:,} {what}"
+        else f"{shown.total:,} {what if shown.total != 1 else what.removesuffix('s')}"
     ]
 
     def step(text: str, page: int) -> Markup:
