@@ -25,13 +25,27 @@ MACHINES: Final[Mapping[str, Sequence[str]]] = {
         "cluster_controller",
         "config_control",
         "leader_elections",
+        "mirror_control",
         "partition_control",
+        "seal_control",
         "security_control",
         "topic_control",
     ),
-    "streamlog.broker.quorum.metadata": ("cluster_metadata", "registrations"),
+    "streamlog.broker.quorum.metadata": (
+        "cluster_metadata",
+        "mirror_topics",
+        "registrations",
+        "topic_seals",
+    ),
     "streamlog.broker.quorum": ("broker_lifecycle",),
-    "streamlog.broker.replication": ("leader_replica", "replica_state", "replica"),
+    "streamlog.broker.mirroring": ("group_copy", "link_plan"),
+    "streamlog.broker.replication": (
+        "follower_replica",
+        "leader_replica",
+        "mirror_reader",
+        "replica",
+        "replica_state",
+    ),
     "streamlog.broker.coordinator.group": (
         "classic_group",
         "consumer_group",
@@ -49,6 +63,7 @@ SEEDS: Final[Mapping[str, int]] = {
     "quorum": 5,
     "broker": 6,
     "cluster": 6,
+    "mirror": 60,
 }
 """Lives of each level that are enough to come everywhere."""
 NEVER_RUN: Final = (r"if TYPE_CHECKING:", r"^\s*\.\.\.$")

@@ -200,6 +200,8 @@ class Administrator:
         world.owners[world.histories[topic.topic_id]] = site
         for number in topic.partitions:
             world.checker.on_promoted(site, (topic.topic_id, number), is_complete=is_complete)
+        history = world.histories[topic.topic_id]
+        world.checker.on_left_behind(history, topic.partitions, is_complete=is_complete)
 
     def _take_back(self, site: Site) -> None:
         """Let the cluster that was promoted last follow the other one: it was a mistake."""

@@ -5,12 +5,16 @@ It sees disks and committed metadata, not the machines' reasons. The laws:
 - M1: a mirror's record is one that the source has committed, after the same records, and in no
   leader epoch above that of the mirror's leader.
 - M2: what is committed in a cluster is on all its in-sync replicas and stays there, unless the
-  controller has begun an epoch to lose it. Followers of a mirror equal their leader.
+  controller has begun an epoch to lose it. A mirror that begins anew beyond its end leaves no
+  replica that could lead and ends lower. Followers of a mirror equal their leader.
 - M3: what a cluster had when it was promoted is never cut by a mirror that has reached that era.
 - M4: what was acknowledged by the cluster that leads a topic is there at the end. A promotion
   without loss loses nothing, and its source acknowledges nothing afterwards that it lacks.
 - M5: after its promotion a topic copies nothing.
 - M6: at the end, a mirror has its source's records, and no others.
+- M7: what a mirror cuts and only its cluster ever had is in a file.
+- M8: a group's position in a mirror is not ahead of what can be read there, unless members have
+  committed it since the copier looked.
 """
 
 from __future__ import annotations
@@ -22,9 +26,12 @@ from streamlog.broker.quorum.metadata.mirror_topics import ERA_BITS
 from streamlog.broker.replication.replica_state import NO_LEADER
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Mapping
+
     from simulation.mirror.site import Place, Site
     from simulation.mirror.site_replica import SiteReplica
     from simulation.mirror.world import TwoClusters
+    from streamlog.broker.mirroring.group_copy import MirrorEnds, Position, Where
     from streamlog.broker.quorum.metadata.registrations import PartitionRegistration
 
 Log = tuple[int, int]
@@ -50,6 +57,10 @@ class MirrorChecker:
         self._was_committed: set[tuple[Log, int, int]] = set()
         self._promoted: dict[tuple[str, Log], tuple[int, int]] = {}
         """The era that each cluster's last promotion began, and where it began."""
+        self._had: dict[tuple[str, Log], set[tuple[int, Entry]]] = {}
+        """All records that some broker of a cluster has ever had, with their offsets."""
+        self._kept: dict[tuple[str, Log], set[tuple[int, Entry]]] = {}
+        """The records in the files of a cluster."""
         self._moved: dict[Log, tuple[Site, dict[int, Entry]]] = {}
         """The cluster that led a log before its last promotion, if it was one without loss, and
         what was committed in the other one then."""
@@ -69,6 +80,7 @@ class MirrorChecker:
         if known is not None:
             self.violate("M1", f"offset {offset} of epoch {entry.epoch} is {known[0]} and {entry}")
         self._written[log, offset, entry.epoch] = entry, replica.disk.get(offset - 1)
+        self._had.setdefault((replica.site.name, log), set()).add((offset, entry))
 
     def on_copied(self, replica: SiteReplica, entries: tuple[Entry, ...]) -> None:
         """A mirror is about to append what its source has sent."""
@@ -89,6 +101,7 @@ class MirrorChecker:
         log, offset = self.log_of(replica.place), replica.disk.end
         # What is below the leader's log start goes with the same answer, whatever it is.
         before = replica.disk.get(offset - 1) if offset > replica.log.start_offset else None
+        self._had.setdefault((replica.site.name, log), set()).update(enumerate(entries, offset))
         for place, entry in enumerate(entries, offset):
             known = self._written.get((log, place, entry.epoch))
             if known is None or known[0] != entry:
@@ -105,16 +118,40 @@ class MirrorChecker:
         """A mirror's leader is about to cut its log, whose offsets are cut already."""
         key, epoch = (replica.site.name, replica.place), replica.replica.leader_epoch or 0
         partition = replica.site.metadata.partition(*replica.place)
-        if partition is not None and epoch != partition.leader_epoch:
-            return  # It was replaced and has not heard of it: what it has does not count.
         committed = self.committed.get(key, {})
         lost = [place for place in committed if place >= max(offset, replica.disk.base)]
         is_ordered = (*replica.place, epoch) in replica.site.unclean
+        if partition is not None and epoch != partition.leader_epoch:
+            # It was replaced and has not heard of it: what it has does not count. But it may lead
+            # again, and what its epoch was begun to lose is lost then, promoted meanwhile or not.
+            if is_ordered and lost:
+                self._lose(replica.site, replica.place, min(lost))
+            return
         is_behind = offset > replica.disk.end
+        others = {*partition.isr, *partition.elr} - {replica.broker.id} if partition else set()
+        if is_behind and others:
+            self.violate("M2", f"{replica.broker.address} begins at {offset}, others may lead")
         if lost and not is_ordered and not is_behind:
             self.violate("M2", f"{replica.broker.address} cuts committed {min(lost)} by itself")
         self._check_era(replica, offset, is_behind=is_behind)
+        self._check_kept(replica, offset)
         self.committed[key] = {p: each for p, each in committed.items() if p < offset}
+
+    def on_kept(self, replica: SiteReplica, offset: int) -> None:
+        """A mirror's leader has written its records from `offset` on to a file."""
+        first = max(offset, replica.disk.base)
+        kept = self._kept.setdefault((replica.site.name, self.log_of(replica.place)), set())
+        kept.update(enumerate(replica.disk.read(first, replica.disk.end), first))
+
+    def _check_kept(self, replica: SiteReplica, offset: int) -> None:
+        """Check that what goes, and only this cluster ever had, is kept."""
+        site, log, disk = replica.site, self.log_of(replica.place), replica.disk
+        first = disk.base if offset > disk.end or offset <= disk.base else offset
+        kept = self._kept.get((site.name, log), set())
+        had = self._had.get((self._world.other(site).name, log), set())
+        for place, entry in enumerate(disk.read(first, disk.end), first):
+            if (place, entry) not in kept and (place, entry) not in had:
+                self.violate("M7", f"{replica.broker.address} cuts {entry} at {place}, not kept")
 
     def _check_era(self, replica: SiteReplica, offset: int, *, is_behind: bool) -> None:
         """Check that what the source was promoted with stays, once its era has begun here."""
@@ -147,7 +184,7 @@ class MirrorChecker:
         site, place = replica.site, replica.place
         partition = site.metadata.partition(*place)
         leader = replica.replica.leader
-        if partition is None or leader is None:
+        if leader is None:
             return
         mark, disk = replica.log.high_watermark, replica.disk
         log = self.log_of(place)
@@ -156,8 +193,8 @@ class MirrorChecker:
             if entry is None or (log, offset, entry.epoch) in self._was_committed:
                 break  # What is before is the same as before that record then.
             self._was_committed.add((log, offset, entry.epoch))
-        if leader.epoch != partition.leader_epoch:
-            return  # It has not heard of its successor.
+        if partition is None or leader.epoch != partition.leader_epoch:
+            return  # It has not heard of its successor, or of the topic's end.
         for broker in partition.isr:
             other = site.brokers[broker].disks.get(place)
             synced = 0 if other is None else other.synced
@@ -182,15 +219,20 @@ class MirrorChecker:
             return
         if (*place, partition.leader_epoch) not in site.unclean:
             self.violate("M2", f"{site.name}{partition.leader} leads and lacks {min(lost)}")
+        self._lose(site, place, min(lost))
+
+    def _lose(self, site: Site, place: Place, offset: int) -> None:
+        """What is committed from `offset` on is gone, as the controller has decided it."""
         self._world.count("unclean losses")
-        self.committed[site.name, place] = {p: e for p, e in committed.items() if p < min(lost)}
+        committed = self.committed.get((site.name, place), {})
+        self.committed[site.name, place] = {p: e for p, e in committed.items() if p < offset}
         log = self.log_of(place)
         if self._world.owners.get(log[0]) is site:
             acknowledged = self.acknowledged.get(log, {})
-            self.acknowledged[log] = {p: e for p, e in acknowledged.items() if p < min(lost)}
+            self.acknowledged[log] = {p: e for p, e in acknowledged.items() if p < offset}
             # What the owner has lost itself does not bind the clusters that follow it.
             era, end = self._promoted.get((site.name, log), (0, 0))
-            self._promoted[site.name, log] = era, min(end, *lost)
+            self._promoted[site.name, log] = era, min(end, offset)
 
     def on_promoted(self, site: Site, place: Place, *, is_complete: bool) -> None:
         """A cluster's topic was promoted: what is committed there is what counts."""
@@ -209,11 +251,37 @@ class MirrorChecker:
         if partition is not None and committed:
             self._promoted[site.name, log] = partition.leader_epoch, max(committed) + 1
 
+    def on_left_behind(
+        self, history: int, partitions: Container[int], *, is_complete: bool
+    ) -> None:
+        """A cluster's topic was promoted with these partitions; its source may have more."""
+        for log in [each for each in self.acknowledged if each[0] == history]:
+            if log[1] in partitions:
+                continue
+            if is_complete and self.acknowledged[log]:
+                self.violate("M4", f"a promotion without loss lacks partition {log[1]}")
+            del self.acknowledged[log]
+
     def on_taken_back(self, site: Site, place: Place) -> None:
         """A promotion was taken back: what is committed in the other cluster, `site`, counts."""
         log = self.log_of(place)
         self.acknowledged[log] = {**self.committed.get((site.name, place), {})}
         self._moved.pop(log, None)
+
+    def on_positions_copied(
+        self,
+        site: Site,
+        positions: Mapping[Where, Position],
+        ends: Mapping[Where, MirrorEnds],
+        mirrored: Mapping[str, str],
+    ) -> None:
+        """Positions of a group without members were copied, with these ends known."""
+        for where, position in positions.items():
+            known = ends.get(where)
+            if where[0] not in mirrored or known is None:
+                continue
+            if position.offset > max(known.start_offset, known.end_offset):
+                self.violate("M8", f"{site.name}: {position} in {where} is ahead of {known}")
 
     def at_end(self) -> None:
         """Compare all logs, which are at rest."""

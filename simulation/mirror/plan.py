@@ -38,6 +38,12 @@ class MirrorPlan:
     """A seal begins no leader epoch, so that leaders that take records name the source's end."""
     compares_marks: bool = False
     """The source's high watermark counts as its end, though it commits what is beyond later."""
+    begins_anew_in_company: bool = False
+    """A mirror begins anew beyond its end while replicas that end lower may be elected."""
+    cuts_without_file: bool = False
+    """What only one cluster had is cut without being kept."""
+    copies_positions_beyond_end: bool = False
+    """A group's position is copied as it is, whatever the mirror has."""
     ignores_attempts: bool = False
     """A promotion that was given up, or superseded, is decided all the same."""
 
@@ -47,15 +53,18 @@ CORRECT = MirrorPlan()
 
 FOUND: Mapping[str, int] = {
     "ignores_topic_ids": 1,
-    "raises_no_epoch": 3,
-    "cuts_in_own_epoch": 2,
-    "appends_after_promotion": 3,
+    "raises_no_epoch": 2,
+    "cuts_in_own_epoch": 6,
+    "appends_after_promotion": 6,
     "takes_source_mark": 0,
     "serves_uncommitted": 0,
-    "continues_era": 16,
-    "promotes_at_lag_zero": 0,
-    "seals_without_epoch": 240,
-    "compares_marks": 191,
+    "continues_era": 36,
+    "promotes_at_lag_zero": 2,
+    "seals_without_epoch": 97,
+    "compares_marks": 361,
+    "begins_anew_in_company": 3,
+    "cuts_without_file": 6,
+    "copies_positions_beyond_end": 3,
     "ignores_attempts": 44,
 }
 """The first seed, of a search from 0, that finds a fault. Those that are not here are rarer, and

@@ -145,6 +145,7 @@ class Site:
                 partition_epoch=partition.partition_epoch,
                 replicas=partition.replicas,
                 isr=partition.isr,
+                elr=partition.elr,
                 last_unclean_epoch=partition.last_unclean_epoch,
                 mirror_of=None if mirror is None else mirror.mirror_of,
                 sealed_for=seal.target_cluster_id if seal is not None and seal.is_closed else "",

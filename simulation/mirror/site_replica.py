@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 from simulation.isr.disk import Disk, Entry
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
 from streamlog.broker.replication.mirror_reader import (
+    AskAlone,
     AskCut,
     AskEnds,
     CopiedBatches,
+    KeepRecords,
     MirrorEffect,
     MirrorReader,
     RaiseEpoch,
@@ -91,6 +93,7 @@ class SiteReplica:
             brokers=broker.alive,
             settings=ReplicaSettings(lag_max_ms=LAG_MAX_MS, min_insync=broker.site.min_insync),
             incarnation=broker.incarnation,
+            keeps_cut=not broker.world.plan.cuts_without_file,
         )
         self.acked_end = 0
         """The source's high watermark as of the reader's last answer."""
@@ -99,7 +102,9 @@ class SiteReplica:
         self._is_flushing = False
         self._tickets: dict[int, tuple[int, Entry]] = {}
         self._ticket = 0
-        self._wanted: RaiseEpoch | AskCut | AskEnds | StopMirror | None = None
+        self._wanted: RaiseEpoch | AskCut | AskAlone | KeepRecords | AskEnds | StopMirror | None = (
+            None
+        )
         self._reader: MirrorReader | None = None
 
     @property
@@ -127,6 +132,8 @@ class SiteReplica:
             state = replace(state, last_unclean_epoch=state.leader_epoch)
         now_ms = self.site.now_ms
         self._perform(self.replica.on_metadata(state, metadata_offset=offset, now_ms=now_ms))
+        if self.replica.leader is not None and plan.begins_anew_in_company:
+            self.replica.leader.is_alone = True
         self._go_on()
 
     def tick(self) -> None:
@@ -361,7 +368,7 @@ class SiteReplica:
                     self._change_log(effect)
                 case AdvanceLogStart(offset):
                     self.disk.delete_before(min(offset, self.disk.end))
-                case RaiseEpoch() | AskCut() | AskEnds() | StopMirror():
+                case _:
                     self._wanted = effect
                     self._ask_wanted()
 
@@ -377,11 +384,10 @@ class SiteReplica:
             return
         topic = self.site.metadata.topics.get(self.place[0])
         match wanted:
-            case RaiseEpoch(epoch):
-                self._begin_epoch(reader, epoch, cuts=False)
-            case AskCut():
-                self._world.count("asked cuts")
-                self._begin_epoch(reader, -1, cuts=True)
+            case RaiseEpoch() | AskCut() | AskAlone():
+                self._begin_epoch(reader, wanted)
+            case KeepRecords():
+                self._keep(reader, wanted)
             case AskEnds() if state.mirror_of is not None:
                 self._ask_ends(reader, state.mirror_of)
             case StopMirror(reason) if topic is not None:
@@ -389,17 +395,30 @@ class SiteReplica:
                 self._world.count("asked stops")
                 self.broker.ask(AlterMirrorsRequest(topics=[stop]), lambda _: None)
 
-    def _begin_epoch(self, reader: MirrorReader, least: int, *, cuts: bool) -> None:
+    def _begin_epoch(self, reader: MirrorReader, wanted: RaiseEpoch | AskCut | AskAlone) -> None:
+        self._world.count("asked cuts", isinstance(wanted, AskCut))
+        self._world.count("asked to lead alone", isinstance(wanted, AskAlone))
         request = AlterMirrorPartitionRequest(
             broker_id=self.broker.id,
             broker_epoch=self.broker.epoch,
             topic_id=self.place[0],
             partition_index=self.place[1],
             leader_epoch=reader.epoch,
-            least_leader_epoch=least,
-            cuts=cuts,
+            least_leader_epoch=wanted.epoch if isinstance(wanted, RaiseEpoch) else -1,
+            cuts=isinstance(wanted, AskCut),
+            is_alone=isinstance(wanted, AskAlone),
         )
         self.broker.ask(request, lambda _: None)
+
+    def _keep(self, reader: MirrorReader, wanted: KeepRecords) -> None:
+        """Write what will be cut to a file, unless it was only ever copied; see `mirrors`."""
+        mirror = self.site.metadata.mirrors.get(self.place[0])
+        is_own = mirror is not None and mirror.was_led_by(self.site.name)
+        if is_own or not wanted.is_deleted:
+            self._world.count("kept in files")
+            self._checker.on_kept(self, wanted.offset)
+        self._wanted = None
+        reader.on_kept(wanted.offset)
 
     def _ask_ends(self, reader: MirrorReader, source: MirrorOf) -> None:
         world, own, leader = self._world, self.broker, self._source_leader(source)

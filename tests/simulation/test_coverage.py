@@ -36,6 +36,7 @@ def test_lives_run_the_shipped_machines() -> None:
 
 def test_every_package_with_machines_is_measured() -> None:
     assert {package.split(".")[2] for package in MACHINES} == {
+        "mirroring",
         "quorum",
         "replication",
         "coordinator",

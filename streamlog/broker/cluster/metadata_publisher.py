@@ -422,6 +422,7 @@ class MetadataPublisher:
             partition_epoch=partition.partition_epoch,
             replicas=partition.replicas,
             isr=partition.isr,
+            elr=partition.elr,
             last_unclean_epoch=partition.last_unclean_epoch,
             mirror_of=None if mirror is None else mirror.mirror_of,
             cut=None if mirror is None else mirror.cut_of(number),

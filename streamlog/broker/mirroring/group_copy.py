@@ -8,6 +8,8 @@ as it is, and a consumer that moves to this cluster continues at its record. Rul
   are read twice, and none is skipped.
 - A group with members here is left alone. What they have committed stays when they have left: from
   then on the source moves the position forward only.
+- A position beyond the end goes back to it, a consumer's own one, too: the log was cut in a fail
+  back, and records that no one has read will get those offsets.
 - Without such a commit the source counts, also backwards: an operator's reset there arrives here.
 - Only positions in topics that the link mirrors now: a promoted topic belongs to this cluster.
 - What the source deletes is deleted here only if the link says so, and only if it was copied.
@@ -86,12 +88,14 @@ class GroupCopy:
         follows_deletions: whether positions that the source deletes are deleted here.
     """
 
-    __slots__ = ("_copied", "_follows_deletions")
+    __slots__ = ("_copied", "_follows_deletions", "_set_back")
 
     def __init__(self, *, follows_deletions: bool) -> None:
         self._follows_deletions = follows_deletions
         self._copied: dict[Where, int] = {}
         """The offset that was committed last, by partition here, or LOCAL."""
+        self._set_back: dict[Where, int | None] = {}
+        """What `_copied` will say of positions that go back: whose they are does not change."""
 
     def plan(
         self,
@@ -111,6 +115,7 @@ class GroupCopy:
         if here.has_members:
             self._note_members(here)
             return PositionChanges()
+        self._set_back.clear()
         for where in [each for each in self._copied if each[0] not in mirrored]:
             del self._copied[where]
         names: dict[str, list[str]] = {}
@@ -118,11 +123,17 @@ class GroupCopy:
             names.setdefault(topic, []).append(name)
         commits = dict(self._commits(source, names, ends, here))
         deletions = tuple(self._deletions(source, mirrored, here))
+        for where, known in here.positions.items():
+            last = _last(ends[where]) if where[0] in mirrored and where in ends else known.offset
+            if known.offset > last and where not in commits and where not in deletions:
+                commits[where] = self._setting_back(where, known, last)
         return PositionChanges(commits, deletions)
 
     def on_committed(self, where: Where, offset: int) -> None:
         """Note that a position was committed."""
-        self._copied[where] = offset
+        copied = self._set_back.get(where, offset)
+        if copied is not None:
+            self._copied[where] = copied
 
     def on_deleted(self, where: Where) -> None:
         """Note that a position was deleted."""
@@ -160,6 +171,12 @@ class GroupCopy:
                 elif known is None or self._may_move(where, known, wanted):
                     yield where, wanted
 
+    def _setting_back(self, where: Where, known: Position, offset: int) -> Position:
+        copied = self._copied.get(where)
+        is_copy = copied == known.offset
+        self._set_back[where] = copied if copied is None else offset if is_copy else LOCAL
+        return Position(offset, NO_EPOCH, known.metadata)
+
     def _may_move(self, where: Where, known: Position, wanted: Position) -> bool:
         copied = self._copied.get(where)
         return copied is None or copied == known.offset or known.offset < wanted.offset
@@ -176,12 +193,16 @@ class GroupCopy:
                 yield where
 
 
+def _last(readable: MirrorEnds) -> int:
+    """Return the highest position that consumers here can have."""
+    return max(readable.start_offset, readable.end_offset)
+
+
 def _within(there: Position, readable: MirrorEnds) -> Position:
     """Return a position of the source as it can be committed here."""
     # Below the start, too: retention may be ahead of the source's here, and a consumer that begins
     # at "latest" when its offset is gone would skip all that is left.
-    last = max(readable.start_offset, readable.end_offset)
-    offset = min(max(there.offset, readable.start_offset), last)
+    offset = min(max(there.offset, readable.start_offset), _last(readable))
     if offset != there.offset:
         # The record before is another one.
         return Position(offset, NO_EPOCH, there.metadata)

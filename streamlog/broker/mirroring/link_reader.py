@@ -19,6 +19,7 @@ from streamlog import repeated
 from streamlog.broker.mirroring.link_notices import LinkNotices, listed
 from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key, SourceFetcher
 from streamlog.broker.replication.mirror_reader import (
+    AskAlone,
     AskCut,
     AskEnds,
     KeepRecords,
@@ -47,9 +48,9 @@ OUTDATED_S = 0.1
 """The pause before metadata is asked for again because a partition is not where it was."""
 LATEST, EARLIEST = -1, -2
 
-BeginEpoch = Callable[["MirrorCopy", int | None], Awaitable[None]]
-"""Asks the controller for a leader epoch of at least this number, or, with None, for one in which
-to cut. Another `MirrorCopy` reads in the new epoch. Raises StreamlogError without an answer."""
+BeginEpoch = Callable[["MirrorCopy", RaiseEpoch | AskCut | AskAlone], Awaitable[None]]
+"""Asks the controller for a leader epoch. Another `MirrorCopy` reads in the new one. Raises
+StreamlogError without an answer."""
 Stop = Callable[["MirrorCopy", str], Awaitable[None]]
 """Tells the controller that a topic can't be mirrored any more, and why."""
 Keep = Callable[["MirrorCopy", KeepRecords], Awaitable[None]]
@@ -197,10 +198,8 @@ class LinkReader:
         wanted = copy.wanted
         try:
             match wanted:
-                case RaiseEpoch(epoch):
-                    await self._begin_epoch(copy, epoch)
-                case AskCut():
-                    await self._begin_epoch(copy, None)
+                case RaiseEpoch() | AskCut() | AskAlone():
+                    await self._begin_epoch(copy, wanted)
                 case StopMirror(reason):
                     await self._stop(copy, reason)
                 case KeepRecords():

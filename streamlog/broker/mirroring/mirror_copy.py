@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from streamlog import repeated
 from streamlog.broker.replication.mirror_reader import (
+    AskAlone,
     AskCut,
     AskEnds,
     KeepRecords,
@@ -68,7 +69,9 @@ class MirrorCopy:
         self.reader = reader
         self.source = source
         self._counts = counts
-        self.wanted: AskCut | KeepRecords | RaiseEpoch | AskEnds | StopMirror | None = None
+        self.wanted: RaiseEpoch | AskCut | AskAlone | KeepRecords | AskEnds | StopMirror | None = (
+            None
+        )
         """What has to be asked or told before the reader fetches again."""
         self.refusal = ""
         """Why the source has refused the last fetch; empty if it has not."""
@@ -182,5 +185,5 @@ class MirrorCopy:
                     replica.change_log(effect)
                     partition.on_cut()
                     self._counts.cuts += isinstance(effect, Truncate)
-                case RaiseEpoch() | AskCut() | KeepRecords() | AskEnds() | StopMirror():
+                case _:
                     self.wanted = effect

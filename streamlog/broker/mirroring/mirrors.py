@@ -23,6 +23,7 @@ from streamlog.broker.mirroring.readable_ends import AskLeader, ReadableEnds
 from streamlog.broker.mirroring.source_cluster import SourceCluster, source_of
 from streamlog.broker.mirroring.source_fetcher import FetchSizes, Key
 from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorLink, MirrorState
+from streamlog.broker.replication.mirror_reader import AskAlone, AskCut, KeepRecords, RaiseEpoch
 from streamlog.errors import ConfigError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.mirror_messages import (
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from streamlog.broker.config.security import SecurityConfig
     from streamlog.broker.mirroring.lost_and_found import LostAndFound
     from streamlog.broker.quorum.metadata.cluster_metadata import ClusterMetadata
-    from streamlog.broker.replication.mirror_reader import KeepRecords
     from streamlog.broker.replication.partition import Partition, Partitions
     from streamlog.broker.storage.log.partition_log import PartitionLog
     from streamlog.clock import Clock
@@ -370,7 +370,7 @@ class Mirrors:
             return
         await self._lost_and_found.keep(copy.partition, wanted.offset)
 
-    async def _begin_epoch(self, copy: MirrorCopy, least: int | None) -> None:
+    async def _begin_epoch(self, copy: MirrorCopy, wanted: RaiseEpoch | AskCut | AskAlone) -> None:
         topic = self._metadata.topic(copy.partition.topic)
         replica = copy.partition.replica
         epoch = None if replica is None else replica.machine.leader_epoch
@@ -384,8 +384,9 @@ class Mirrors:
                 topic_id=topic.topic_id,
                 partition_index=copy.partition.index,
                 leader_epoch=epoch,
-                least_leader_epoch=-1 if least is None else least,
-                cuts=least is None,
+                least_leader_epoch=wanted.epoch if isinstance(wanted, RaiseEpoch) else -1,
+                cuts=isinstance(wanted, AskCut),
+                is_alone=isinstance(wanted, AskAlone),
             )
         )
         code = getattr(answer, "error_code", ErrorCode.UNKNOWN_SERVER_ERROR)

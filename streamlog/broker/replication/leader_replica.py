@@ -100,6 +100,8 @@ class Leader:
         self.epoch_start = log.end_offset
         self.partition_epoch = state.partition_epoch
         self.isr = frozenset(state.isr)
+        self.is_alone = {*state.isr, *state.elr} == {broker.id}
+        """Whether no other replica may be elected, and none could since the epoch began."""
         self.settings = settings
         self.followers: dict[int, FollowerProgress] = {}
         self._broker = broker
@@ -223,6 +225,11 @@ class Leader:
         # The check comes before the fetch counts: a diverging log confirms nothing.
         diverging = self._divergence(fetch)
         if diverging is not None:
+            # 1. Follower 1 ends at 36, and is told to cut at 35. 2. This log gets 35 to 37 from its
+            # source, which are those that the follower cuts. 3. The network repeats the fetch: it
+            # does not diverge any more, and would confirm 36.
+            if follower is not None and fetch.number:
+                follower.newest_fetch = fetch.broker_epoch, fetch.number + 1
             return diverging, []
         if follower is None or not self._log.start_offset <= fetch.offset <= self._log.end_offset:
             return ReplicaError(ErrorCode.OFFSET_OUT_OF_RANGE, self._log.start_offset), []
@@ -376,6 +383,7 @@ class Leader:
 
     def _propose(self, isr: frozenset[int]) -> list[Effect]:
         self._proposals += 1
+        self.is_alone = False
         members = tuple((broker, self._seen_epoch(broker)) for broker in sorted(isr))
         effect = ProposeIsr(self._proposals, self.epoch, self.partition_epoch, members)
         self._pending = _Proposal(effect, isr)

@@ -13,6 +13,8 @@ Rules of this module:
   reader asks the controller to raise the leader epoch.
 - Committed records are cut only in a leader epoch that the controller has begun for this cut. The
   source loses committed records only by an unclean election.
+- A log begins anew beyond its end only while its leader alone may lead. Otherwise a replica that
+  ends lower could be elected, and lack what is readable here.
 - Nothing is cut below `floor`, where the era of the source begins: those records are older than the
   source's leadership, so a source that lacks them has lost them.
 - Records from `ceiling_epoch` on are cut, although the source tells no end of theirs: it counts in
@@ -56,6 +58,15 @@ class AskCut(msgspec.Struct, frozen=True):
     offset: int
 
 
+class AskAlone(msgspec.Struct, frozen=True):
+    """Ask the controller for a leader epoch in which no other replica may be elected.
+
+    This log is to begin anew at `offset`, and others end lower.
+    """
+
+    offset: int
+
+
 class KeepRecords(msgspec.Struct, frozen=True):
     """Keep the records from `offset` on in a file, for `MirrorReader.on_kept`: they will be cut."""
 
@@ -82,6 +93,7 @@ MirrorEffect: TypeAlias = (
     | StartAt
     | RaiseEpoch
     | AskCut
+    | AskAlone
     | KeepRecords
     | AskEnds
     | StopMirror
@@ -162,6 +174,8 @@ class CutLeader(Protocol):
     """The leader epoch of this cluster."""
     epoch_start: int
     """Where the log ended when the epoch began, or where it was cut since."""
+    is_alone: bool
+    """Whether no other replica may be elected."""
 
     def on_cut(self, offset: int) -> None:
         """Note that the log ends at `offset` from now on."""
@@ -381,6 +395,12 @@ class MirrorReader:
 
     def _start_at(self, offset: int) -> list[MirrorEffect]:
         log = self._log
+        # 1. The source's log starts at 84 now, and this one, which ends at 75, is to begin there.
+        # 2. Replica 2, in sync, ends at 75, too. 3. If it led after this leader had copied up to
+        # 90, groups would be ahead of it, and once promoted it would write its own 75 to 90.
+        if offset > log.high_watermark and not self._leader.is_alone:
+            self._waits = True
+            return [AskAlone(offset)]
         # 1. Cluster `a` has 100 to 119, which `b` never had, and is to follow `b`. 2. `b` has
         # deleted its records below 150, and with them what tells where the logs part. 3. Nothing
         # tells 100 to 119 from what `b` has deleted: all of the log is kept.

@@ -56,6 +56,8 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """Grows with every change of this state, of the in-sync replicas too (KIP-497)."""
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    """The replicas that may lead although they are not in sync (KIP-966)."""
     last_unclean_epoch: int = NO_EPOCH
     """The last leader epoch that began with an unclean election."""
     mirror_of: MirrorOf | None = None

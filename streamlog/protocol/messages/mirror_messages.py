@@ -232,6 +232,8 @@ class AlterMirrorPartitionRequest(Message, versions="0-0", flexible_from=0):
     least_leader_epoch: int = int32("0+")
     # Whether committed records may be cut in the new epoch.
     cuts: bool = boolean("0+")
+    # Whether the leader alone is in sync in it, and no other replica eligible.
+    is_alone: bool = boolean("0+", tag=0)
 
 
 class AlterMirrorPartitionResponse(Message, versions="0-0", flexible_from=0):

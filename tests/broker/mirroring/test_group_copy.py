@@ -110,7 +110,7 @@ class Model:
             assert self.known.get(where) == old
         elif there is None:
             gone = self.follows and where in self.copied - self.of_members
-            assert self.known.get(where) == (None if gone else old)
+            assert self.known.get(where) == (None if gone else self._within_end(where, old))
             self.copied -= {where} if gone else set()
         else:
             start, end, epoch = self.ends[where]
@@ -119,11 +119,18 @@ class Model:
             wanted = Position(offset, there.leader_epoch if same else -1, there.metadata)
             stays = where in self.of_members and old is not None and old.offset >= offset
             if stays and old != wanted:
-                assert self.known[where] == old
+                assert self.known[where] == self._within_end(where, old)
             else:
                 assert self.known[where] == wanted
+            if self.known[where] == wanted:
                 self.of_members.discard(where)
                 self.copied.add(where)
+
+    def _within_end(self, where: Where, old: Position | None) -> Position | None:
+        """Return what becomes of a position that is not the source's."""
+        start, end, _ = self.ends.get(where, ENDS)
+        last = max(start, end)
+        return old if old is None or old.offset <= last else Position(last, -1, old.metadata)
 
 
 @given(st.data(), st.booleans())
@@ -172,6 +179,21 @@ def test_a_reset_at_the_source_arrives_unless_members_here_were_further() -> Non
     assert known == {where: Position(70)}
     settle(copy, {where: Position(80)}, ends, known)
     assert known == {where: Position(80)}
+
+
+def test_a_position_of_members_goes_back_to_the_end_where_the_log_was_cut_below_it() -> None:
+    """Life 41 of the simulation: after a fail back it stood in front of what no one had read."""
+    copy = GroupCopy(follows_deletions=False)
+    where = ("users", 0)
+    known = {where: Position(36, 2)}
+    copy.plan({where: Position(10)}, MIRRORED, {where: ENDS}, here(known, members=True))
+    settle(copy, {where: Position(10)}, {where: MirrorEnds(0, 32, 5)}, known)
+    assert known == {where: Position(32)}
+    # It is still theirs: the source moves it forward only.
+    settle(copy, {where: Position(11)}, {where: ENDS}, known)
+    assert known == {where: Position(32)}
+    settle(copy, {where: Position(33)}, {where: ENDS}, known)
+    assert known == {where: Position(33)}
 
 
 def test_a_promoted_topic_is_left_alone_and_followed_again_after_fail_back() -> None:

@@ -122,6 +122,16 @@ def test_an_overtaken_fetch_is_refused_though_the_newer_one_has_diverged() -> No
     assert leader.on_fetch(late, 1) == (ReplicaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, 0), [])
 
 
+def test_a_fetch_that_has_diverged_confirms_nothing_when_it_comes_again() -> None:
+    """Life 5723 of the simulation: a mirror's leader had got what the follower was to cut."""
+    leader = new_leader(end=10)
+    first = replace(fetch(1, 12), number=7)
+    assert isinstance(leader.on_fetch(first, 1)[0], Diverging)
+    leader.on_appended(14)
+    assert leader.on_fetch(first, 1) == (ReplicaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, 0), [])
+    assert leader.on_fetch(replace(first, number=8), 1) == (Serve(0, 0), [])
+
+
 def test_followers_of_a_mirror_count_anew_after_a_cut() -> None:
     leader = new_leader()
     for follower in (1, 2):

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from streamlog.broker.replication.mirror_reader import (
+    AskAlone,
     AskCut,
     AskEnds,
     CopiedBatches,
@@ -115,6 +116,7 @@ class LeaderDouble:
 
     epoch: int
     epoch_start: int = 0
+    is_alone: bool = True
     cuts: list[int] = field(default_factory=list)
 
     def on_cut(self, offset: int) -> None:
@@ -340,6 +342,21 @@ def test_a_log_that_diverges_or_is_longer_than_the_source_s_has_no_lag() -> None
     assert reader.lag is None
     reader.on_ends(0, 9)
     assert reader.lag == 2
+
+
+def test_a_log_begins_anew_beyond_its_end_only_where_no_other_replica_may_lead() -> None:
+    """Else one that ends lower could be elected, and lack what is readable here."""
+    nothing = CopiedBatches(records=b"", end_offset=10)
+    for is_alone, expected in ((False, [AskAlone(84)]), (True, [StartAt(84)])):
+        leader = LeaderDouble(5, is_alone=is_alone)
+        reader = MirrorReader(leader, new_log(end=10, committed=10))
+        reader.next_fetch()
+        assert reader.on_fetched(1, nothing, high_watermark=90, log_start=84) == expected
+        assert (reader.next_fetch() is None) == (not is_alone)
+    # All replicas that may lead have what is committed, and lose nothing if it goes.
+    reader = MirrorReader(LeaderDouble(5, is_alone=False), new_log(end=10, committed=10))
+    reader.next_fetch()
+    assert reader.on_fetched(1, nothing, high_watermark=90, log_start=10) == [StartAt(10)]
 
 
 def test_what_a_leader_began_with_counts_as_committed() -> None:

@@ -458,10 +458,7 @@ class MirrorControl:
         # Leaders stop copying when they hear of the epoch; a fetch that is on its way then belongs
         # to the former one, and its answer is dropped.
         for record in new_epochs(topic, epoch):
-            # 1. A mirror's leader, alone in sync, begins anew at 5, where its source's log starts
-            #    now; another replica, which could be elected, ends at 3. 2. As a mirror it would
-            #    begin at 5, too. 3. Promoted, it would give the offsets 3 and 4 to new records,
-            #    which groups at 5 never read. So only those in sync may lead.
+            # Only those in sync may lead: another one may have what a cut is to take away.
             record.eligible_leader_replicas = []
             # What the cut takes away is committed here, and followers have it.
             record.is_unclean = record.partition_id in after.cuts
@@ -497,6 +494,8 @@ class MirrorControl:
                 leader=partition.leader,
                 least_leader_epoch=request.least_leader_epoch,
                 is_unclean=request.cuts,
+                isr=[partition.leader] if request.is_alone else None,
+                eligible_leader_replicas=[] if request.is_alone else None,
             )
             epoch = partition.changed(change).leader_epoch
             return respond(AlterMirrorPartitionResponse(leader_epoch=epoch), (change,))

@@ -328,15 +328,22 @@ def test_a_leader_gets_an_epoch_for_higher_batches_or_for_a_cut(cluster: Decidin
     assert topic is not None
     before = topic.partitions[0]
 
-    def ask(leader_epoch: int, *, leader: int = before.leader, cuts: bool = False) -> int:
+    def ask(
+        leader_epoch: int,
+        *,
+        leader: int = before.leader,
+        cuts: bool = False,
+        is_alone: bool = False,
+    ) -> int:
         request = AlterMirrorPartitionRequest(
             broker_id=leader,
             broker_epoch=cluster.metadata.brokers[leader].epoch,
             topic_id=topic.topic_id,
             partition_index=0,
             leader_epoch=leader_epoch,
-            least_leader_epoch=-1 if cuts else 7,
+            least_leader_epoch=-1 if cuts or is_alone else 7,
             cuts=cuts,
+            is_alone=is_alone,
         )
         answer = cluster.ask(request, AlterMirrorPartitionResponse)
         return answer.error_code or answer.leader_epoch
@@ -348,6 +355,11 @@ def test_a_leader_gets_an_epoch_for_higher_batches_or_for_a_cut(cluster: Decidin
     assert ask(7, cuts=True) == 8
     assert topic.partitions[0].last_unclean_epoch == 8
     assert topic.partitions[0].leader == before.leader
+    assert topic.partitions[0].isr == before.isr
+    assert ask(8, is_alone=True) == 9
+    # It is no election that loses something: no flag, and no alert.
+    assert topic.partitions[0].last_unclean_epoch == 8
+    assert (topic.partitions[0].isr, topic.partitions[0].elr) == ((before.leader,), ())
     alter(cluster, MirrorState.PROMOTED)
     assert ask(topic.partitions[0].leader_epoch, cuts=True) == ErrorCode.INVALID_REQUEST
 
