@@ -344,7 +344,14 @@ class UserAdmin(AdminArea):
             return upsertions
 
         upsertions = await asyncio.to_thread(made)
-        await self._alter_users(AlterUserScramCredentialsRequest(upsertions=upsertions))
+        try:
+            await self._alter_users(AlterUserScramCredentialsRequest(upsertions=upsertions))
+        except LogError as error:
+            if error.code != ErrorCode.DUPLICATE_RESOURCE:
+                raise
+            # Apache Kafka takes one mechanism of a user in a request.
+            for each in upsertions:
+                await self._alter_users(AlterUserScramCredentialsRequest(upsertions=[each]))
 
     async def remove_user(self, user: str) -> None:
         """Remove a user's password.
@@ -362,7 +369,13 @@ class UserAdmin(AdminArea):
         deletions = [
             ScramCredentialDeletion(name=user, mechanism=mechanism) for mechanism in known[user]
         ]
-        await self._alter_users(AlterUserScramCredentialsRequest(deletions=deletions))
+        try:
+            await self._alter_users(AlterUserScramCredentialsRequest(deletions=deletions))
+        except LogError as error:
+            if error.code != ErrorCode.DUPLICATE_RESOURCE:
+                raise
+            for each in deletions:
+                await self._alter_users(AlterUserScramCredentialsRequest(deletions=[each]))
 
     async def list_users(self) -> dict[str, frozenset[ScramMechanism]]:
         """Return each user with a password, and the user's SCRAM mechanisms."""

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
-from confluent_kafka import admin as admin_side
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -34,7 +32,6 @@ from tests.broker.process import BrokerProcess
 from tests.cluster.cluster import AT_LENGTH
 from tests.worker.processes import STREAMLOG, running, streamlog
 
-_ADMIN: Any = admin_side  # It does not say which of its names are for others.
 WITHIN_S = 90
 PASSWORD = "correct horse"
 VALUES = [b"%d" % number for number in range(50)]
@@ -101,20 +98,8 @@ def secured_kafka(tmp_path: Path) -> Iterator[Secured]:
             yield at
 
 
-def create_users(address: str) -> None:
-    how = _ADMIN.ScramCredentialInfo(_ADMIN.ScramMechanism.SCRAM_SHA_512, 8192)
-    wanted = [
-        _ADMIN.UserScramCredentialUpsertion(user, how, PASSWORD.encode())
-        for user in ("mirror", "writer")
-    ]
-    client = _ADMIN.AdminClient({"bootstrap.servers": address})
-    for each in client.alter_user_scram_credentials(wanted).values():
-        each.result(WITHIN_S)
-
-
 async def prepare(address: str) -> None:
     """Create users, a topic with records, and the rights of the mirror's user."""
-    await asyncio.to_thread(create_users, address)
     read, describe = Operation.READ, Operation.DESCRIBE
     rights = [
         (ResourceType.TOPIC, "orders", "User:mirror", read),
@@ -124,6 +109,10 @@ async def prepare(address: str) -> None:
     ]
     async with Log.open(f"kafka://{address}") as log:
         admin = log.admin()
+        for user in ("mirror", "writer", "gone"):
+            await admin.set_password(user, PASSWORD)
+        await admin.remove_user("gone")
+        assert sorted(await admin.list_users()) == ["mirror", "writer"]
         await admin.create_topics([NewTopic("orders", 1)])
         await admin.create_acls(
             Acl(resource_type=kind, name=name, principal=who, operation=what)
