@@ -1,24 +1,42 @@
-"""`streamlog generate`: files for Prometheus and Grafana, printed to standard output."""
+"""`streamlog generate`: files for the programs around a cluster, printed to standard output."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from streamlog.errors import UsageError
 from streamlog.generate.alerts import DOCS, AlertLimits, alert_rules
+from streamlog.generate.containers import compose, containerfile
 from streamlog.generate.grafana import Board, dashboard
+from streamlog.generate.kubernetes import broker_manifests, worker_manifests
 from streamlog.generate.scrape import scrape_config
+from streamlog.generate.systemd import Service, systemd_unit
+from streamlog.metrics.build_info import release
+
+if TYPE_CHECKING:
+    from click import Context
 
 DEFAULTS = AlertLimits()
 DURATION = re.compile(r"(?=\d)(?:\d+y)?(?:\d+w)?(?:\d+d)?(?:\d+h)?(?:\d+m)?(?:\d+s)?(?:\d+ms)?")
 """A duration as Prometheus writes it."""
+NAME = re.compile(r"[\w.-]+")
+LABEL = re.compile(r"[a-z]([a-z0-9-]{0,50}[a-z0-9])?")
+QUANTITY = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?")
+EXTRAS = re.compile(r"[a-z-]+(,[a-z-]+)*")
+CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+PORT_MAX = 65_000
+VOTERS = (1, 3, 5)
 TARGET = re.compile(r"[^\s/]+:\d+")
 
 generate = typer.Typer(
-    help="Files for Prometheus and Grafana, printed to standard output.", no_args_is_help=True
+    help="Files for Prometheus, Grafana, systemd, containers and Kubernetes, printed to standard"
+    " output.",
+    no_args_is_help=True,
 )
 
 
@@ -113,6 +131,170 @@ def generate_prometheus(
         interval=_duration("--interval", interval),
     )
     typer.echo(config, nl=False)
+
+
+UserOption = Annotated[str, typer.Option("--user", help="The user of the system, and its group.")]
+ImageOption = Annotated[
+    str, typer.Option("--image", metavar="NAME", help="What the Containerfile was built as.")
+]
+StorageOption = Annotated[
+    str, typer.Option("--storage", metavar="QUANTITY", help="The size of each volume.")
+]
+ClusterIdOption = Annotated[
+    str | None,
+    typer.Option("--cluster-id", metavar="ID", help="The cluster's id. Default: a new one."),
+]
+
+
+@generate.command("systemd")
+def generate_systemd(
+    context: typer.Context,
+    service: Annotated[Service, typer.Argument(help="What the unit runs.")],
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", help="Of the unit, and of its directory below /var/lib. Default: by SERVICE."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="The settings of a broker or of a Connect service. Default:"
+            " /etc/streamlog/SERVICE.properties.",
+        ),
+    ] = None,
+    log: Annotated[
+        str, typer.Option("--log", metavar="URL", help="The log of a worker.")
+    ] = "kafka://localhost:9092",
+    user: UserOption = "streamlog",
+    docs: Annotated[
+        str, typer.Option("--docs", metavar="URL", help="The documentation, if it has an address.")
+    ] = "",
+) -> None:
+    """Print a unit that runs a broker, a worker (with -A MODULE), or a Connect service."""
+    # The program that runs this command is the one that the unit runs.
+    program = str(Path(sys.executable).with_name("streamlog"))
+    named = name or ("streamlog" if service is Service.BROKER else f"streamlog-{service}")
+    if not NAME.fullmatch(named):
+        raise UsageError(f"--name {named!r}: use letters, digits and .-_")
+    settings = str(config or f"/etc/streamlog/{service}.properties")
+    command = [program, service.value, "--config", settings]
+    environment: dict[str, str] = {}
+    if service is Service.CONNECT:
+        command = [program, service.value, settings]
+    elif service is Service.WORKER:
+        module = _module(context)
+        if module is None:
+            raise UsageError(
+                "the unit of a worker needs its app: streamlog -A MODULE generate systemd worker"
+            )
+        command = [program, "-A", module, "worker", "--log", log]
+        # Where the module is now; the unit runs in the directory of the state.
+        environment["PYTHONPATH"] = str(Path.cwd())
+    unit = systemd_unit(
+        service,
+        command,
+        name=named,
+        user=user,
+        docs=docs,
+        environment=environment,
+    )
+    typer.echo(unit, nl=False)
+
+
+def _module(context: typer.Context) -> str | None:
+    above: Context | None = context
+    while above is not None:
+        if (module := above.params.get("app")) is not None:
+            return str(module)
+        above = above.parent
+    return None
+
+
+@generate.command("containerfile")
+def generate_containerfile(
+    *,
+    extras: Annotated[
+        str, typer.Option("--extras", help="The extras to install, with commas between them.")
+    ] = "objects,registry,web",
+) -> None:
+    """Print a Containerfile for brokers, apps and connectors."""
+    if not EXTRAS.fullmatch(extras):
+        raise UsageError(f"--extras {extras!r}: give names with commas between them")
+    typer.echo(containerfile(release=release(), extras=extras), nl=False)
+
+
+@generate.command("compose")
+def generate_compose(
+    *,
+    brokers: Annotated[int, typer.Option("--brokers", min=1, max=5, help="How many brokers.")] = 3,
+    image: ImageOption = "streamlog",
+    cluster_id: ClusterIdOption = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port",
+            min=1,
+            max=PORT_MAX,
+            help="Where clients on this machine reach the first broker; the others follow.",
+        ),
+    ] = 9092,
+) -> None:
+    """Print a compose.yaml of brokers, Prometheus and Grafana."""
+    text = compose(brokers=brokers, image=image, cluster=_cluster_id(cluster_id), first_port=port)
+    typer.echo(text, nl=False)
+
+
+@generate.command("kubernetes")
+def generate_kubernetes(
+    context: typer.Context,
+    *,
+    name: Annotated[
+        str, typer.Option("--name", help="Of the StatefulSet and its Service.")
+    ] = "streamlog",
+    image: ImageOption = "streamlog",
+    replicas: Annotated[
+        int, typer.Option("--replicas", min=1, max=100, help="How many brokers or workers.")
+    ] = 3,
+    storage: StorageOption = "100Gi",
+    cluster_id: ClusterIdOption = None,
+    log: Annotated[
+        str, typer.Option("--log", metavar="URL", help="The log of workers.")
+    ] = "kafka://streamlog:9092",
+) -> None:
+    """Print manifests for brokers, or with -A MODULE for the workers of an app."""
+    if not LABEL.fullmatch(name):
+        raise UsageError(f"--name {name!r}: use small letters, digits and -")
+    if not QUANTITY.fullmatch(storage):
+        raise UsageError(f"--storage {storage!r}: give a quantity of Kubernetes, such as 100Gi")
+    module = _module(context)
+    if module is not None:
+        text = worker_manifests(
+            name=name,
+            image=image,
+            workers=replicas,
+            storage=storage,
+            arguments=["-A", module, "worker", "--log", log],
+        )
+    else:
+        if replicas not in VOTERS:
+            raise UsageError(f"--replicas {replicas}: all brokers vote, so there are 1, 3 or 5")
+        cluster = _cluster_id(cluster_id)
+        text = broker_manifests(
+            name=name, image=image, brokers=replicas, storage=storage, cluster=cluster
+        )
+    typer.echo(text, nl=False)
+
+
+def _cluster_id(given: str | None) -> str:
+    if given is not None and not CLUSTER_ID.fullmatch(given):
+        raise UsageError(f"--cluster-id {given!r} is not the id of a cluster: 22 letters of base64")
+    from streamlog.broker.storage.catalog import new_id  # noqa: PLC0415 - only here
+
+    return given or new_id()
 
 
 def _duration(option: str, text: str) -> str:

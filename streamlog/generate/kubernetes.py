@@ -1,0 +1,259 @@
+"""Manifests for Kubernetes: brokers as a StatefulSet, and the workers of an app as another one.
+
+A broker's pod counts as started when the whole cluster is proved well (`cluster status`), so that
+Kubernetes replaces one broker at a time and goes on only when nothing is lost by it. It serves
+clients before that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from streamlog.generate.containers import LISTENER_PORT, USER, WEB_PORT
+
+POD = """\
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: {user}
+        runAsGroup: {user}
+        fsGroup: {user}
+        seccompProfile: {{type: RuntimeDefault}}
+      # Two brokers, or two workers, on one machine would be lost together.
+      topologySpreadConstraints:
+        - maxSkew: 1
+          topologyKey: kubernetes.io/hostname
+          whenUnsatisfiable: ScheduleAnyway
+          labelSelector: {{matchLabels: {{app: {name}}}}}
+      terminationGracePeriodSeconds: 60
+"""
+
+CONTAINER = """\
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities: {{drop: [ALL]}}
+          resources:
+            requests: {{cpu: "{cpu}", memory: {memory}}}
+            limits: {{memory: {memory}}}
+          readinessProbe: {{httpGet: {{path: /ready, port: web}}, periodSeconds: 5}}
+          livenessProbe:
+            httpGet: {{path: /live, port: web}}
+            periodSeconds: 10
+            timeoutSeconds: 5
+            failureThreshold: 6
+"""
+
+BROKERS = """\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {name}
+data:
+  # Settings of all brokers: docs/configuration.md. A change needs a rolling restart:
+  # kubectl rollout restart statefulset/{name}
+  broker.properties: |
+    listeners=PLAINTEXT://0.0.0.0:{listener}
+    controller.quorum.voters={voters}
+  # "yes" once the cluster is proved well for the first time. A voter that has lost its disk has to
+  # rejoin: prepared like a new one, it would vote although it has forgotten what it had accepted.
+  exists: "no"
+  start: |
+{script}
+---
+# The addresses of single brokers, also of those that are not ready: a quorum forms of such.
+apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+  labels: {{app: {name}}}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector: {{app: {name}}}
+  ports:
+    - {{name: log, port: {listener}}}
+    - {{name: web, port: {web}}}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {name}
+spec:
+  maxUnavailable: 1
+  selector: {{matchLabels: {{app: {name}}}}}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata:
+  name: {name}
+spec:
+  serviceName: {name}
+  replicas: {brokers}
+  # Two of three have to run before any of them is ready.
+  podManagementPolicy: Parallel
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata:
+      labels: {{app: {name}}}
+    spec:
+{pod}\
+      containers:
+        - name: broker
+          image: {image}
+          command: ["/bin/sh", "-eu", "/etc/streamlog/start"]
+          env:
+            - {{name: POD, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}
+            - {{name: CLUSTER_ID, value: "{cluster}"}}
+            - {{name: VOTERS, value: "{voters}"}}
+            - {{name: DOMAIN, value: "{name}"}}
+          ports:
+            - {{name: log, containerPort: {listener}}}
+            - {{name: web, containerPort: {web}}}
+{container}\
+          # Proved well: every broker has answered for itself. It may take as long as a replica
+          # needs to catch up; a probe that gives up would restart a broker that does its work.
+          startupProbe:
+            exec: {{command: [streamlog, cluster, status, --log, "kafka://127.0.0.1:{listener}"]}}
+            periodSeconds: 15
+            timeoutSeconds: 15
+            failureThreshold: 20000
+          volumeMounts:
+            - {{name: data, mountPath: /data}}
+            - {{name: config, mountPath: /etc/streamlog}}
+            - {{name: tmp, mountPath: /tmp}}
+      volumes:
+        - {{name: config, configMap: {{name: {name}}}}}
+        - {{name: tmp, emptyDir: {{}}}}
+  volumeClaimTemplates:
+    - metadata: {{name: data}}
+      spec:
+        accessModes: [ReadWriteOnce]
+        resources: {{requests: {{storage: {storage}}}}}
+"""
+
+START = """\
+# The pod NAME-0 is node 1.
+node=$((${POD##*-} + 1))
+data=/data/broker
+{
+  cat /etc/streamlog/broker.properties
+  echo "node.id=$node"
+  echo "log.dirs=$data"
+  echo "advertised.listeners=PLAINTEXT://$POD.$DOMAIN:PORT"
+} > /tmp/broker.properties
+if [ ! -e "$data/meta.properties" ]; then
+  rm -f /tmp/first.properties
+  set -- --node "$node" --data "$data" --config /tmp/first.properties --voters "$VOTERS"
+  if [ "$(cat /etc/streamlog/exists)" = yes ]; then set -- "$@" --rejoin; fi
+  streamlog cluster init --cluster-id "$CLUSTER_ID" "$@"
+fi
+exec streamlog broker --config /tmp/broker.properties --web "0.0.0.0:WEB"
+"""
+
+WORKERS = """\
+# The addresses of single workers: they ask each other for rows of tables.
+apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+  labels: {{app: {name}}}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector: {{app: {name}}}
+  ports:
+    - {{name: web, port: {web}}}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata:
+  name: {name}
+spec:
+  serviceName: {name}
+  replicas: {workers}
+  podManagementPolicy: Parallel
+  selector: {{matchLabels: {{app: {name}}}}}
+  template:
+    metadata:
+      labels: {{app: {name}}}
+    spec:
+{pod}\
+      containers:
+        - name: worker
+          image: {image}
+          args: {args}
+          # The state of tasks is in ./.streamlog.
+          workingDir: /data
+          ports:
+            - {{name: web, containerPort: {web}}}
+{container}\
+          volumeMounts:
+            - {{name: data, mountPath: /data}}
+            - {{name: tmp, mountPath: /tmp}}
+      volumes:
+        - {{name: tmp, emptyDir: {{}}}}
+  # A worker with its state on a volume restores nothing at a restart.
+  volumeClaimTemplates:
+    - metadata: {{name: data}}
+      spec:
+        accessModes: [ReadWriteOnce]
+        resources: {{requests: {{storage: {storage}}}}}
+"""
+
+
+def start_script(*, listener: int = LISTENER_PORT, web: int = WEB_PORT) -> str:
+    """Return the script that starts the broker of a pod."""
+    return START.replace("PORT", str(listener)).replace("WEB", str(web))
+
+
+def broker_manifests(*, name: str, image: str, brokers: int, storage: str, cluster: str) -> str:
+    """Return the manifests of a cluster of brokers.
+
+    Args:
+        name: of the StatefulSet and its Service.
+        image: what the Containerfile was built as.
+        brokers: how many, all of which vote.
+        storage: of each broker, as a quantity of Kubernetes, such as 100Gi.
+        cluster: the cluster's id.
+    """
+    voters = ",".join(
+        f"{number + 1}@{name}-{number}.{name}:{LISTENER_PORT}" for number in range(brokers)
+    )
+    return BROKERS.format(
+        name=name,
+        image=json.dumps(image),
+        brokers=brokers,
+        storage=storage,
+        cluster=cluster,
+        voters=voters,
+        listener=LISTENER_PORT,
+        web=WEB_PORT,
+        script="".join(f"    {line}\n" for line in start_script().splitlines()).rstrip("\n"),
+        pod=POD.format(user=USER, name=name),
+        container=CONTAINER.format(cpu="500m", memory="2Gi"),
+    )
+
+
+def worker_manifests(
+    *, name: str, image: str, workers: int, storage: str, arguments: Sequence[str]
+) -> str:
+    """Return the manifests of an app's workers.
+
+    Args:
+        name: of the StatefulSet and its Service.
+        image: one with streamlog and the app.
+        workers: how many.
+        storage: of each worker's state, as a quantity of Kubernetes.
+        arguments: those of `streamlog`.
+    """
+    return WORKERS.format(
+        name=name,
+        image=json.dumps(image),
+        workers=workers,
+        storage=storage,
+        args=json.dumps([*arguments, "--web", f"0.0.0.0:{WEB_PORT}", "--web-insecure"]),
+        web=WEB_PORT,
+        pod=POD.format(user=USER, name=name),
+        container=CONTAINER.format(cpu="500m", memory="1Gi"),
+    )

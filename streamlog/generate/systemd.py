@@ -1,0 +1,129 @@
+"""Units of systemd for a broker, the workers of an app, and a Connect service.
+
+The units make a directory below `/var/lib`, and may write nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+UNIT = """\
+[Unit]
+Description={title}
+{docs}\
+After=network-online.target
+Wants=network-online.target
+# Five starts in ten minutes: then systemd gives up, and the unit is failed.
+StartLimitIntervalSec=600
+StartLimitBurst=5
+
+[Service]
+ExecStart={command}
+User={user}
+Group={user}
+StateDirectory={name}
+WorkingDirectory=/var/lib/{name}
+{environment}\
+Restart=on-failure
+RestartSec=5
+# {prevented_why}
+RestartPreventExitStatus={prevented}
+# {stop_why}
+TimeoutStopSec={stop_s}
+# A process that is started by this one is stopped by it, too.
+KillMode=mixed
+LimitNOFILE=1048576
+
+NoNewPrivileges=true
+ProtectSystem=strict
+ProtectHome=true
+PrivateTmp=true
+PrivateDevices=true
+ProtectClock=true
+ProtectControlGroups=true
+ProtectHostname=true
+ProtectKernelLogs=true
+ProtectKernelModules=true
+ProtectKernelTunables=true
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=true
+RestrictRealtime=true
+RestrictSUIDSGID=true
+LockPersonality=true
+CapabilityBoundingSet=
+UMask=0027
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+class Service(StrEnum):
+    """What a unit runs."""
+
+    BROKER = "broker"
+    WORKER = "worker"
+    CONNECT = "connect"
+
+
+TITLES = {
+    Service.BROKER: "streamlog broker",
+    Service.WORKER: "streamlog app {name}",
+    Service.CONNECT: "streamlog connectors",
+}
+PREVENTED = {
+    Service.BROKER: ("2 5", "A setting is wrong, or the data directory needs a look."),
+    Service.WORKER: ("2 8", "The program is wrong, or would lose state."),
+    Service.CONNECT: ("2", "A setting is wrong."),
+}
+STOPS = {
+    Service.BROKER: (60, "The broker hands over its partitions, within 30 s."),
+    Service.WORKER: (60, "Agents end their records, within 30 s; then the worker commits."),
+    Service.CONNECT: (60, "Tasks commit, and the worker leaves the group."),
+}
+
+
+def systemd_unit(
+    service: Service,
+    command: Sequence[str],
+    *,
+    name: str,
+    user: str,
+    docs: str,
+    environment: Mapping[str, str],
+) -> str:
+    """Return the text of NAME.service.
+
+    Args:
+        service: what runs.
+        command: the program, as an absolute path, and its arguments.
+        name: of the unit, and of its directory below `/var/lib`, where the command runs.
+        user: of the system, and its group.
+        docs: the address of the documentation; empty if there is none.
+        environment: variables of the process.
+    """
+    prevented, prevented_why = PREVENTED[service]
+    stop_s, stop_why = STOPS[service]
+    return UNIT.format(
+        title=TITLES[service].format(name=name),
+        docs=f"Documentation={docs}\n" if docs else "",
+        command=" ".join(_quoted(each) for each in command),
+        user=user,
+        name=name,
+        environment="".join(
+            f"Environment={_quoted(f'{key}={value}')}\n" for key, value in environment.items()
+        ),
+        prevented=prevented,
+        prevented_why=prevented_why,
+        stop_s=stop_s,
+        stop_why=stop_why,
+    )
+
+
+def _quoted(word: str) -> str:
+    """Return a word as systemd reads it back: % begins a specifier, and $ a variable."""
+    word = word.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")
+    if word and not any(each in " \t\n\"';" for each in word):
+        return word
+    return '"' + word.replace('"', '\\"').replace("\n", "\\n") + '"'
