@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from streamlog.metrics.build_info import DISTRIBUTION
-
 USER = 10_001
 """The user of the processes in a container, which owns `/data`."""
 LISTENER_PORT, WEB_PORT = 9092, 9300
@@ -112,15 +110,16 @@ configs:
 """
 
 
-def containerfile(*, release: str, extras: str = "objects,registry,web") -> str:
+def containerfile(*, distribution: str, release: str, extras: str) -> str:
     """Return a Containerfile for brokers, apps and connectors.
 
     Args:
+        distribution: the package's name on the index.
         release: of streamlog; empty for the newest one.
         extras: those of the package that are installed, with commas between them.
     """
     return CONTAINERFILE.format(
-        distribution=DISTRIBUTION,
+        distribution=distribution,
         extras=extras,
         version=f"=={release}" if release else "",
         user=USER,
@@ -150,6 +149,7 @@ def start_script(
         listener: the port for clients in containers and for other brokers.
         web: HOST:PORT of /metrics.
     """
+    # Brokers meet at one listener, clients outside at another, since the names differ.
     return START.format(
         node=node,
         host=hosts[node],
@@ -172,6 +172,7 @@ def compose(*, brokers: int, image: str, cluster: str, first_port: int = 9092) -
         cluster: the cluster's id.
         first_port: where clients on this machine reach the first broker.
     """
+    # Containers of a project find each other by the names of their services.
     hosts = {number: f"broker-{number}" for number in range(1, brokers + 1)}
     return "".join(_compose(hosts, json.dumps(image), cluster, first_port))
 
@@ -180,7 +181,7 @@ def _compose(hosts: dict[int, str], image: str, cluster: str, first_port: int) -
     yield "name: streamlog\n\nservices:\n"
     for number, host in hosts.items():
         script = start_script(number, hosts, cluster=cluster, first_port=first_port)
-        # Compose replaces what begins with a $.
+        # Compose replaces what begins with a $, so the shell's are doubled.
         lines = (f"        {line}\n" for line in script.replace("$", "$$").splitlines())
         yield BROKER.format(
             host=host,
@@ -188,6 +189,7 @@ def _compose(hosts: dict[int, str], image: str, cluster: str, first_port: int) -
             outside=first_port + number - 1,
             script="".join(lines).rstrip("\n"),
         )
+    # It has no values to fill in, so its braces are those of YAML.
     yield WATCHING
     yield "volumes:\n"
     yield from (f"  {name}:\n" for name in (*hosts.values(), "prometheus"))

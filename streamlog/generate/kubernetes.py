@@ -1,8 +1,8 @@
 """Manifests for Kubernetes: brokers as a StatefulSet, and the workers of an app as another one.
 
 A broker's pod counts as started when the whole cluster is proved well (`cluster status`), so that
-Kubernetes replaces one broker at a time and goes on only when nothing is lost by it. It serves
-clients before that.
+Kubernetes replaces one broker at a time, and the next one only when nothing is lost by it. It
+serves clients before that.
 """
 
 from __future__ import annotations
@@ -204,6 +204,7 @@ spec:
 
 def start_script(*, listener: int = LISTENER_PORT, web: int = WEB_PORT) -> str:
     """Return the script that starts the broker of a pod."""
+    # `format` would take the braces of the shell for its own.
     return START.replace("PORT", str(listener)).replace("WEB", str(web))
 
 
@@ -217,9 +218,11 @@ def broker_manifests(*, name: str, image: str, brokers: int, storage: str, clust
         storage: of each broker, as a quantity of Kubernetes, such as 100Gi.
         cluster: the cluster's id.
     """
+    # A pod of a StatefulSet has a name of its own below that of the Service, even before it runs.
     voters = ",".join(
         f"{number + 1}@{name}-{number}.{name}:{LISTENER_PORT}" for number in range(brokers)
     )
+    # Requests that fit a small cluster; limits of CPU would only add pauses.
     return BROKERS.format(
         name=name,
         image=json.dumps(image),
@@ -247,6 +250,7 @@ def worker_manifests(
         storage: of each worker's state, as a quantity of Kubernetes.
         arguments: those of `streamlog`.
     """
+    # Workers ask each other for rows, so the port is open to other pods.
     return WORKERS.format(
         name=name,
         image=json.dumps(image),

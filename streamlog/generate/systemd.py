@@ -59,7 +59,7 @@ WantedBy=multi-user.target
 """
 
 
-class Service(StrEnum):
+class UnitKind(StrEnum):
     """What a unit runs."""
 
     BROKER = "broker"
@@ -67,25 +67,28 @@ class Service(StrEnum):
     CONNECT = "connect"
 
 
+# What `systemctl status` shows first.
 TITLES = {
-    Service.BROKER: "streamlog broker",
-    Service.WORKER: "streamlog app {name}",
-    Service.CONNECT: "streamlog connectors",
+    UnitKind.BROKER: "streamlog broker",
+    UnitKind.WORKER: "streamlog app {name}",
+    UnitKind.CONNECT: "streamlog connectors",
 }
+# Exit codes after which another start can't help (docs/cli.md).
 PREVENTED = {
-    Service.BROKER: ("2 5", "A setting is wrong, or the data directory needs a look."),
-    Service.WORKER: ("2 8", "The program is wrong, or would lose state."),
-    Service.CONNECT: ("2", "A setting is wrong."),
+    UnitKind.BROKER: ("2 5", "A setting is wrong, or the data directory needs a look."),
+    UnitKind.WORKER: ("2 8", "The program is wrong, or would lose state."),
+    UnitKind.CONNECT: ("2", "A setting is wrong."),
 }
+# Twice as long as each needs at most, so that systemd kills none that still works.
 STOPS = {
-    Service.BROKER: (60, "The broker hands over its partitions, within 30 s."),
-    Service.WORKER: (60, "Agents end their records, within 30 s; then the worker commits."),
-    Service.CONNECT: (60, "Tasks commit, and the worker leaves the group."),
+    UnitKind.BROKER: (60, "The broker hands over its partitions, within 30 s."),
+    UnitKind.WORKER: (60, "Agents end their records, within 30 s; then the worker commits."),
+    UnitKind.CONNECT: (60, "Tasks commit, and the worker leaves the group."),
 }
 
 
 def systemd_unit(
-    service: Service,
+    service: UnitKind,
     command: Sequence[str],
     *,
     name: str,
@@ -123,6 +126,7 @@ def systemd_unit(
 
 def _quoted(word: str) -> str:
     """Return a word as systemd reads it back: % begins a specifier, and $ a variable."""
+    # Backslashes first, since later replacements write some.
     word = word.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$")
     if word and not any(each in " \t\n\"';" for each in word):
         return word

@@ -27,7 +27,7 @@ from streamlog.cli.session import Session
 from streamlog.client.admin.topic_admin import NewTopic
 from streamlog.errors import UsageError
 from streamlog.generate import containers, kubernetes
-from streamlog.generate.systemd import Service, systemd_unit
+from streamlog.generate.systemd import UnitKind, systemd_unit
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from tests.servers.server_process import free_port
@@ -51,12 +51,12 @@ def parsed(text: str) -> list[dict[str, Any]]:
 # systemd
 
 
-@pytest.mark.parametrize("service", Service)
-def test_systemd_takes_the_units(service: Service, tmp_path: Path) -> None:
+@pytest.mark.parametrize("service", UnitKind)
+def test_systemd_takes_the_units(service: UnitKind, tmp_path: Path) -> None:
     verifier = shutil.which("systemd-analyze")
     if verifier is None:
         pytest.skip("systemd-analyze is not installed (Debian: apt-get install systemd)")
-    app = ["-A", APP] if service is Service.WORKER else []
+    app = ["-A", APP] if service is UnitKind.WORKER else []
     unit = printed(*app, "generate", "systemd", service, "--user", "root")
     at = tmp_path / f"streamlog-{service}.service"
     at.write_text(unit)
@@ -85,7 +85,7 @@ def test_the_unit_of_a_worker_needs_its_app() -> None:
 @given(st.lists(st.text(st.characters(blacklist_characters="\0\r\n", codec="utf-8"), min_size=1)))
 def test_systemd_reads_each_word_back(words: list[str]) -> None:
     unit = systemd_unit(
-        Service.BROKER, ["/p", *words], name="n", user="u", docs="https://d", environment={}
+        UnitKind.BROKER, ["/p", *words], name="n", user="u", docs="https://d", environment={}
     )
     line = next(line for line in unit.split("\n") if line.startswith("ExecStart="))
     # Quotes and backslashes are those of a shell in systemd; % and $ are doubled.

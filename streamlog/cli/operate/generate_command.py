@@ -15,8 +15,8 @@ from streamlog.generate.containers import compose, containerfile
 from streamlog.generate.grafana import Board, dashboard
 from streamlog.generate.kubernetes import broker_manifests, worker_manifests
 from streamlog.generate.scrape import scrape_config
-from streamlog.generate.systemd import Service, systemd_unit
-from streamlog.metrics.build_info import release
+from streamlog.generate.systemd import UnitKind, systemd_unit
+from streamlog.metrics.build_info import DISTRIBUTION, release
 
 if TYPE_CHECKING:
     from click import Context
@@ -149,7 +149,7 @@ ClusterIdOption = Annotated[
 @generate.command("systemd")
 def generate_systemd(
     context: typer.Context,
-    service: Annotated[Service, typer.Argument(help="What the unit runs.")],
+    service: Annotated[UnitKind, typer.Argument(help="What the unit runs.")],
     *,
     name: Annotated[
         str | None,
@@ -175,37 +175,39 @@ def generate_systemd(
     ] = "",
 ) -> None:
     """Print a unit that runs a broker, a worker (with -A MODULE), or a Connect service."""
-    # The program that runs this command is the one that the unit runs.
-    program = str(Path(sys.executable).with_name("streamlog"))
-    named = name or ("streamlog" if service is Service.BROKER else f"streamlog-{service}")
+    named = name or ("streamlog" if service is UnitKind.BROKER else f"streamlog-{service}")
     if not NAME.fullmatch(named):
         raise UsageError(f"--name {named!r}: use letters, digits and .-_")
     settings = str(config or f"/etc/streamlog/{service}.properties")
-    command = [program, service.value, "--config", settings]
-    environment: dict[str, str] = {}
-    if service is Service.CONNECT:
-        command = [program, service.value, settings]
-    elif service is Service.WORKER:
-        module = _module(context)
-        if module is None:
-            raise UsageError(
-                "the unit of a worker needs its app: streamlog -A MODULE generate systemd worker"
-            )
-        command = [program, "-A", module, "worker", "--log", log]
-        # Where the module is now; the unit runs in the directory of the state.
-        environment["PYTHONPATH"] = str(Path.cwd())
+    # A worker's module is where Python finds it now; the unit runs in the directory of the state.
+    is_worker = service is UnitKind.WORKER
     unit = systemd_unit(
         service,
-        command,
+        _unit_command(service, _module(context), settings=settings, log=log),
         name=named,
         user=user,
         docs=docs,
-        environment=environment,
+        environment={"PYTHONPATH": str(Path.cwd())} if is_worker else {},
     )
     typer.echo(unit, nl=False)
 
 
+def _unit_command(service: UnitKind, module: str | None, *, settings: str, log: str) -> list[str]:
+    # The unit runs the program that runs this command, with the packages of its environment.
+    program = str(Path(sys.executable).with_name("streamlog"))
+    if service is UnitKind.BROKER:
+        return [program, "broker", "--config", settings]
+    if service is UnitKind.CONNECT:
+        return [program, "connect", settings]
+    if module is None:
+        raise UsageError(
+            "the unit of a worker needs its app: streamlog -A MODULE generate systemd worker"
+        )
+    return [program, "-A", module, "worker", "--log", log]
+
+
 def _module(context: typer.Context) -> str | None:
+    # Root, `generate` and its command have a context each; -A is an option of the root.
     above: Context | None = context
     while above is not None:
         if (module := above.params.get("app")) is not None:
@@ -224,7 +226,7 @@ def generate_containerfile(
     """Print a Containerfile for brokers, apps and connectors."""
     if not EXTRAS.fullmatch(extras):
         raise UsageError(f"--extras {extras!r}: give names with commas between them")
-    typer.echo(containerfile(release=release(), extras=extras), nl=False)
+    typer.echo(containerfile(distribution=DISTRIBUTION, release=release(), extras=extras), nl=False)
 
 
 @generate.command("compose")
@@ -253,7 +255,7 @@ def generate_kubernetes(
     context: typer.Context,
     *,
     name: Annotated[
-        str, typer.Option("--name", help="Of the StatefulSet and its Service.")
+        str, typer.Option("--name", help="Of the StatefulSet and its UnitKind.")
     ] = "streamlog",
     image: ImageOption = "streamlog",
     replicas: Annotated[
@@ -271,6 +273,7 @@ def generate_kubernetes(
     if not QUANTITY.fullmatch(storage):
         raise UsageError(f"--storage {storage!r}: give a quantity of Kubernetes, such as 100Gi")
     module = _module(context)
+    # An app's workers have this command, too, since both are one StatefulSet behind one Service.
     if module is not None:
         text = worker_manifests(
             name=name,
