@@ -327,7 +327,7 @@ BARS: dict[str, float] = {
     "classes": 7,
     # `worker/connect` is what `connect` is in the worker.
     "basenames": 25,
-    "small": 66,
+    "small": 63,
     "folders": 0,
     "circles": 1,
     "floors": 8,

@@ -199,7 +199,7 @@ class Machines:
         process.wait()
 
     def are_well(self) -> None:
-        command = [STREAMLOG, "cluster", "status", "--log", self.url, "--wait", str(WAIT_S)]
+        command = [str(STREAMLOG), "cluster", "status", "--log", self.url, "--wait", str(WAIT_S)]
         status = subprocess.run(command, capture_output=True, text=True, check=False)
         logs = "".join(each.read_text() for each in self._directory.glob("*.log"))
         assert status.returncode == 0, f"{status.stdout}{status.stderr}{logs}"
