@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +17,6 @@ from streamlog.generate.kubernetes import broker_manifests, worker_manifests
 from streamlog.generate.scrape import scrape_config
 from streamlog.generate.systemd import UnitKind, systemd_unit
 from streamlog.metrics.build_info import DISTRIBUTION, release
-
-if TYPE_CHECKING:
-    from click import Context
 
 DEFAULTS = AlertLimits()
 DURATION = re.compile(r"(?=\d)(?:\d+y)?(?:\d+w)?(?:\d+d)?(?:\d+h)?(?:\d+m)?(?:\d+s)?(?:\d+ms)?")
@@ -207,13 +204,9 @@ def _unit_command(service: UnitKind, module: str | None, *, settings: str, log: 
 
 
 def _module(context: typer.Context) -> str | None:
-    # Root, `generate` and its command have a context each; -A is an option of the root.
-    above: Context | None = context
-    while above is not None:
-        if (module := above.params.get("app")) is not None:
-            return str(module)
-        above = above.parent
-    return None
+    # -A is an option of the root, whose context is the outermost one.
+    module = context.find_root().params.get("app")
+    return None if module is None else str(module)
 
 
 @generate.command("containerfile")
