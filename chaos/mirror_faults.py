@@ -54,8 +54,9 @@ DELIVERY_TIMEOUT_MS: Final = 3_000
 RECORDS: Final = 30
 """Acknowledged before something happens, and after it."""
 ROUND_S: Final = 120.0
-FOREVER: Final = {"retention.ms": "-1"}
-"""A clock that is a year ahead would be right to delete records of today."""
+FOREVER: Final = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
+"""A clock that is a year ahead would be right to delete records of today, and one that is a year
+behind to refuse them."""
 SOURCE, TARGET = 1, 2
 """Their places in the network."""
 
