@@ -225,7 +225,7 @@ class Leader:
         # The check comes before the fetch counts: a diverging log confirms nothing.
         diverging = self._divergence(fetch)
         if diverging is not None:
-            # 1. Follower 1 ends at 36, and is told to cut at 35. 2. This log gets 35 to 37 from its
+            # 1. Follower 1 ends at 36, and has to cut at 35. 2. This log gets 35 to 37 from its
             # source, which are those that the follower cuts. 3. The network repeats the fetch: it
             # does not diverge any more, and would confirm 36.
             if follower is not None and fetch.number:
