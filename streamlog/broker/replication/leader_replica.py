@@ -222,6 +222,10 @@ class Leader:
         refused = self._refusal(fetch, follower)
         if refused is not None:
             return ReplicaError(refused, self._log.start_offset), []
+        # 1. A mirror begins anew at 8, with the source's records of epoch 4. 2. Follower 2 ends at
+        # 2, with a stray of epoch 9. 3. If it had to cut at 0, it would stop: 0 is committed there.
+        if self._is_mirror and fetch.offset < self._log.start_offset:
+            return ReplicaError(ErrorCode.OFFSET_OUT_OF_RANGE, self._log.start_offset), []
         # The check comes before the fetch counts: a diverging log confirms nothing.
         diverging = self._divergence(fetch)
         if diverging is not None:
