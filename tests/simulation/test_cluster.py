@@ -54,7 +54,13 @@ def test_without_faults_no_transaction_ends_but_as_planned() -> None:
     assert violations == []
     assert life is not None
     assert life.result.counted()["transform ok"] > 5
-    ends = [each for each in life.result.room.history.transactions if not each.is_planned]
+    ended = life.result.room.history.transactions
+    # Some lives have two clients of one transactional id, which shut each other out.
+    clients = {each.name.partition("#")[0] for each in ended}
+    shared = Counter(client.partition("/")[0] for client in clients)
+    ends = [
+        each for each in ended if not each.is_planned and shared[each.name.partition("/")[0]] == 1
+    ]
     assert {each.outcome for each in ends} == {Outcome.OK}
 
 
