@@ -410,8 +410,9 @@ def check_cluster(log: Log, store: RocksStore, path: str) -> None:
     elif stored != here:
         raise LogDirectoryLost(
             f"the state in {path} belongs to log {stored.decode(errors='replace')}, but "
-            f"this is log {log.cluster_id}: was the log's directory deleted or moved? "
-            "Restore it, or delete the state directory to start from the content of this log"
+            f"this is log {log.cluster_id}: has the app moved to another cluster, or was the log's "
+            "directory deleted? Delete the state directory to restore the state from this log's "
+            "changelogs, or start the worker with the log that it belongs to"
         )
 
 
