@@ -57,5 +57,5 @@ def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch)
         if name.startswith(("opentelemetry", "streamlog.metrics.otel")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ConfigError, match=r"otel\.metrics needs .* 'streamlog\[otel\]'"):
+    with pytest.raises(ConfigError, match=r"otel\.metrics needs .* 'streamlog-py\[otel\]'"):
         export(Registry())

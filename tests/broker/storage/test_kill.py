@@ -43,7 +43,9 @@ def check(directory: LogDirectory) -> int:
 
 
 def indexes(path: Path) -> dict[str, bytes]:
-    return {str(each): each.read_bytes() for each in path.rglob("*index")}
+    # A kill right after a segment has begun: its index has no entries, so it needs no file.
+    read = ((str(each), each.read_bytes()) for each in path.rglob("*index"))
+    return {name: content for name, content in read if content}
 
 
 def test_a_killed_writer_loses_no_acknowledged_record(tmp_path: Path) -> None:
@@ -71,8 +73,8 @@ def test_a_killed_writer_loses_no_acknowledged_record(tmp_path: Path) -> None:
         acknowledged = directory.log("a", 0).append(batch(2), now_ms=0).last_offset
         directory.close()
         written = indexes(tmp_path)
-        for name in written:
-            Path(name).unlink()
+        for each in tmp_path.rglob("*index"):
+            each.unlink()
         (tmp_path / "data" / CLEAN_SHUTDOWN).unlink()
         directory = LogDirectory.open(path, config=CONFIG)
         check(directory)
