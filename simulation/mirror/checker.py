@@ -237,6 +237,9 @@ class MirrorChecker:
     def on_promoted(self, site: Site, place: Place, *, is_complete: bool) -> None:
         """A cluster's topic was promoted: what is committed there is what counts."""
         log = self.log_of(place)
+        partition = site.metadata.partition(*place)
+        if partition is not None:
+            self._count_held(site, place, partition)
         committed = self.committed.get((site.name, place), {})
         acknowledged = self.acknowledged.get(log, {})
         deleted = self.deleted.get(log, 0)
@@ -247,9 +250,27 @@ class MirrorChecker:
         self._moved.pop(log, None)
         if is_complete:
             self._moved[log] = self._world.other(site), {**committed}
-        partition = site.metadata.partition(*place)
         if partition is not None and committed:
             self._promoted[site.name, log] = partition.leader_epoch, max(committed) + 1
+
+    def _count_held(self, site: Site, place: Place, partition: PartitionRegistration) -> None:
+        """Count what all in sync hold below a mark, without an event of the current epoch.
+
+        1. Leader b0, alone in sync, is cut off from its controller, which begins an epoch. 2. b0
+        copies up to 23 meanwhile. 3. It hears of the epoch, if it does, with its mark at 23 (lives
+        2168 and 6040). The next leader is in sync, so it has that.
+        """
+        brokers = [site.brokers[number] for number in partition.isr]
+        disks = [each.disks.get(place) for each in brokers]
+        marks = [
+            each.replicas[place].log.high_watermark for each in brokers if place in each.replicas
+        ]
+        committed = self.committed.setdefault((site.name, place), {})
+        for offset in range(max(committed, default=-1) + 1, max(marks, default=0)):
+            entries = {None if each is None else each.get(offset) for each in disks}
+            entry = entries.pop()
+            if entry is not None and not entries:
+                committed[offset] = entry
 
     def on_left_behind(
         self, history: int, partitions: Container[int], *, is_complete: bool

@@ -151,7 +151,9 @@ class SiteGroup:
             self._copy.on_committed(where, wanted.offset)
             self._world.count("copied positions")
         for where in changes.deletions:
-            if not self._is_refused(where):
+            if self._is_refused(where):
+                refused.add(where)
+            else:
                 del self.positions[where]
                 self._copy.on_deleted(where)
                 self._world.count("deleted positions")

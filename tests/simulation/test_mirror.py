@@ -31,7 +31,7 @@ def test_mirrors_become_their_sources_and_promotions_lose_nothing() -> None:
             assert counts[name] > 0, f"{name} never happened"
 
 
-@pytest.mark.parametrize("seed", [10, 201, 753])
+@pytest.mark.parametrize("seed", [10, 201, 753, 1310, 2168, 2225, 2270, 6040])
 def test_lives_that_found_a_fault_end_well(seed: int) -> None:
     assert not simulate(seed).violations
 
