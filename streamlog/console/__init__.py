@@ -1,4 +1,4 @@
-"""The console: what operators see of a log in a browser, served by a broker or a worker.
+"""The console: what operators see of a log in a browser, served by a broker.
 
 `pages` and `markup` make HTML out of views, without I/O; `log_watch` looks at the log;
 `console_site` answers requests. Pages are made on the server and brought up to date by server-sent

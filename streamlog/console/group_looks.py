@@ -139,8 +139,8 @@ async def plan_reset(log: Log, name: str, asked: ResetForm) -> list[Move]:
     # A longer list can't be read before it is confirmed, which is what a dry run is for.
     if len(parts) > RESET_ROWS_MAX:
         raise UsageError(
-            f"a page resets {RESET_ROWS_MAX} partitions at most, and these are {len(parts)}: use"
-            f" streamlog groups reset-offsets"
+            f"a page resets {RESET_ROWS_MAX} partitions at most, not {len(parts)}: use"
+            " streamlog groups reset-offsets"
         )
     async with log.consumer() as consumer:
         after = await target(consumer, parts)

@@ -75,7 +75,7 @@ class RequestGuard:
             form: the fields of the request's body.
         """
         if not visitor.is_operator:
-            return "this user may read, and not change: ask an operator"
+            return "this user may read, but not make changes: ask an operator"
         # A page of another site can send a form here, and the browser adds the password to it. The
         # browser also tells where the form comes from, which that page can't prevent.
         if headers.get("sec-fetch-site", "same-origin") != "same-origin":
@@ -86,5 +86,5 @@ class RequestGuard:
             return "the request comes from another origin"
         # In constant time: the time of a refusal must not tell how much of a guess was right.
         if not hmac.compare_digest(form.get("token", "").encode(), self.token(visitor).encode()):
-            return "the page is of an earlier run of this process: load it again"
+            return "the page comes from an earlier run of this process: load it again"
         return ""

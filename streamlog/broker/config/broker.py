@@ -137,8 +137,8 @@ class BrokerConfig:
         "",
         NamedSetting(
             "web.listener",
-            "HOST:PORT at which the broker serves /live, /ready, /metrics and the console; empty:"
-            " it does not. Needs the extra streamlog[web].",
+            "HOST:PORT at which the broker serves /live, /ready, /metrics and the console. Empty:"
+            " it serves none of them. Needs the extra streamlog-py[web].",
             is_dynamic=False,
         ),
     )
@@ -146,10 +146,10 @@ class BrokerConfig:
         "",
         NamedSetting(
             "web.users.file",
-            "The users of web.listener, a file made by `streamlog users add NAME --file FILE`; then"
-            " all but /live and /ready needs a password. Empty: there are none, and the console is"
-            " served only on an address that this machine alone reaches, and only by a broker"
-            " without ACLs and secured listeners.",
+            "The file of web.listener's users, made by `streamlog users add NAME --file FILE`. With"
+            " it, every path but /live and /ready needs a password. Empty: there are no users, and"
+            " a broker serves the console only on an address that no other machine can reach, and"
+            " only if it has neither ACLs nor secured listeners.",
             is_dynamic=False,
         ),
     )
@@ -157,8 +157,9 @@ class BrokerConfig:
         "",
         NamedSetting(
             "web.certificate.file",
-            "PEM file with the private key and the certificates of web.listener, which speaks HTTPS"
-            " then. Required, with web.users.file, on an address that other machines reach.",
+            "PEM file with the private key and the certificates of web.listener. With it, the"
+            " listener speaks HTTPS. Required for web.users.file on an address that other machines"
+            " can reach.",
             is_dynamic=False,
         ),
     )
@@ -166,7 +167,7 @@ class BrokerConfig:
         "",
         NamedSetting(
             "web.operators",
-            "The users of web.users.file that may change something by the console; the others only"
+            "The users of web.users.file who may make changes in the console; the others may only"
             " read.",
             is_dynamic=False,
         ),
@@ -176,7 +177,7 @@ class BrokerConfig:
         NamedSetting(
             "otel.metrics",
             "Whether the broker exports its metrics by OTLP, to where OpenTelemetry's variables"
-            " (OTEL_*) in its environment say. Needs the extra streamlog[otel].",
+            " (OTEL_*) in its environment say. Needs the extra streamlog-py[otel].",
             is_dynamic=False,
         ),
         default=False,

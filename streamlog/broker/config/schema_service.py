@@ -44,7 +44,7 @@ class RegistryConfig:
         NamedSetting(
             "schema.registry.listener",
             "HOST:PORT at which the broker serves the schema registry; empty: it does not. Needs"
-            " the extra streamlog[registry].",
+            " the extra streamlog-py[registry].",
             is_dynamic=False,
         ),
     )

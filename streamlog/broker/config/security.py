@@ -190,7 +190,7 @@ class SecurityConfig:
         NamedSetting(
             "sasl.oauthbearer.jwks.endpoint.url",
             "For OAUTHBEARER: the keys with which signed tokens are checked, a JSON Web Key Set at"
-            " an https:// or file:// URL. Needs the extra streamlog[oauth].",
+            " an https:// or file:// URL. Needs the extra streamlog-py[oauth].",
             is_dynamic=False,
         ),
     )

@@ -1,9 +1,9 @@
 """Tokens: validates JSON Web Tokens (RFC 7519), signed ones and, for tests, unsigned ones.
 
-PyJWT, an extra (`streamlog[oauth]`), checks signatures with the keys of a set that is fetched when
-the broker starts, at an interval, and when a token names an unknown key. The claims are checked
-here, at a time that is passed in. Only asymmetric algorithms are accepted: with a shared key,
-everyone who can check tokens could make them.
+PyJWT, of the extra `oauth`, checks signatures with the keys of a set that is fetched when the
+broker starts, at an interval, and when a token names an unknown key. The claims are checked here,
+at a time that is passed in. Only asymmetric algorithms are accepted: with a shared key, everyone
+who can check tokens could make them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The promotion of an app at once: its mirrors are read, cut so that each transaction is whole.
+"""The promotion of an app at once: its mirrors are cut so that each transaction is whole or absent.
 
 1. The mirrors are read (`AppScan`), and the cut is computed (`cut_app`).
 2. The app's topics are paused, so that the link copies no positions of its group any more; the
@@ -6,8 +6,8 @@
 3. The controller decides in one step that each partition is cut, and promoted.
 4. Leaders keep what is above the cut in `lost-and-found`, and cut it off, before they serve.
 
-A command that is stopped before 3 leaves mirrors, which it finds when it is run again; after 3,
-everything has been decided, and brokers do the rest.
+A command that is stopped before 3 leaves mirrors, and finds them when it is run again. After 3,
+everything is decided, and the brokers do the rest.
 """
 
 from __future__ import annotations
@@ -105,14 +105,14 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_call(topics: str | None, *, now: bool) -> None:
-    """Check what `--app` is combined with.
+    """Check the options that `--app` is combined with.
 
     Raises:
         UsageError: there is nothing to cut, or the app's topics are not for the caller to choose.
     """
     if not now:
         raise UsageError(
-            "--app is for --now: without it, a promotion waits until everything is here, and"
+            "--app is for --now: without it, a promotion waits until everything is here, so"
             " nothing has to be cut. Leave --app out"
         )
     if topics is not None:

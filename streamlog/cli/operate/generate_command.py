@@ -130,9 +130,11 @@ def generate_prometheus(
     typer.echo(config, nl=False)
 
 
-UserOption = Annotated[str, typer.Option("--user", help="The user of the system, and its group.")]
+UserOption = Annotated[
+    str, typer.Option("--user", help="The system's user and group that run the process.")
+]
 ImageOption = Annotated[
-    str, typer.Option("--image", metavar="NAME", help="What the Containerfile was built as.")
+    str, typer.Option("--image", metavar="NAME", help="The image that the Containerfile built.")
 ]
 StorageOption = Annotated[
     str, typer.Option("--storage", metavar="QUANTITY", help="The size of each volume.")
@@ -151,7 +153,9 @@ def generate_systemd(
     name: Annotated[
         str | None,
         typer.Option(
-            "--name", help="Of the unit, and of its directory below /var/lib. Default: by SERVICE."
+            "--name",
+            help="The name of the unit, and of its directory below /var/lib. Default: streamlog for"
+            " a broker, else streamlog-SERVICE.",
         ),
     ] = None,
     config: Annotated[
@@ -159,7 +163,7 @@ def generate_systemd(
         typer.Option(
             "--config",
             metavar="FILE",
-            help="The settings of a broker or of a Connect service. Default:"
+            help="The file with the settings of the broker or the Connect service. Default:"
             " /etc/streamlog/SERVICE.properties.",
         ),
     ] = None,
@@ -168,7 +172,7 @@ def generate_systemd(
     ] = "kafka://localhost:9092",
     user: UserOption = "streamlog",
     docs: Annotated[
-        str, typer.Option("--docs", metavar="URL", help="The documentation, if it has an address.")
+        str, typer.Option("--docs", metavar="URL", help="The documentation, for the unit to name.")
     ] = "",
 ) -> None:
     """Print a unit that runs a broker, a worker (with -A MODULE), or a Connect service."""
@@ -213,12 +217,12 @@ def _module(context: typer.Context) -> str | None:
 def generate_containerfile(
     *,
     extras: Annotated[
-        str, typer.Option("--extras", help="The extras to install, with commas between them.")
+        str, typer.Option("--extras", help="The extras to install, separated by commas.")
     ] = "objects,registry,web",
 ) -> None:
     """Print a Containerfile for brokers, apps and connectors."""
     if not EXTRAS.fullmatch(extras):
-        raise UsageError(f"--extras {extras!r}: give names with commas between them")
+        raise UsageError(f"--extras {extras!r}: give names, separated by commas")
     typer.echo(containerfile(distribution=DISTRIBUTION, release=release(), extras=extras), nl=False)
 
 
@@ -234,7 +238,7 @@ def generate_compose(
             "--port",
             min=1,
             max=PORT_MAX,
-            help="Where clients on this machine reach the first broker; the others follow.",
+            help="The port of the first broker on this machine; the others have the next ones.",
         ),
     ] = 9092,
 ) -> None:
@@ -248,7 +252,7 @@ def generate_kubernetes(
     context: typer.Context,
     *,
     name: Annotated[
-        str, typer.Option("--name", help="Of the StatefulSet and its UnitKind.")
+        str, typer.Option("--name", help="The name of the StatefulSet and of its Service.")
     ] = "streamlog",
     image: ImageOption = "streamlog",
     replicas: Annotated[
@@ -260,7 +264,7 @@ def generate_kubernetes(
         str, typer.Option("--log", metavar="URL", help="The log of workers.")
     ] = "kafka://streamlog:9092",
 ) -> None:
-    """Print manifests for brokers, or with -A MODULE for the workers of an app."""
+    """Print manifests for brokers or, with -A MODULE, for the workers of an app."""
     if not LABEL.fullmatch(name):
         raise UsageError(f"--name {name!r}: use small letters, digits and -")
     if not QUANTITY.fullmatch(storage):
@@ -277,7 +281,7 @@ def generate_kubernetes(
         )
     else:
         if replicas not in VOTERS:
-            raise UsageError(f"--replicas {replicas}: all brokers vote, so there are 1, 3 or 5")
+            raise UsageError(f"--replicas {replicas}: all brokers vote, so give 1, 3 or 5")
         cluster = _cluster_id(cluster_id)
         text = broker_manifests(
             name=name, image=image, brokers=replicas, storage=storage, cluster=cluster

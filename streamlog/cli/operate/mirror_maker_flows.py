@@ -1,10 +1,11 @@
 """Mirror maker flows: the settings of MirrorMaker 2, and the links that do what its flows do.
 
-`mm2.properties` has settings of clusters (`east.bootstrap.servers`), of flows (`east->west.topics`)
-and of all of both. Each flow that is enabled becomes one `streamlog mirror create`.
+`mm2.properties` has settings of one cluster (`east.bootstrap.servers`), of one flow
+(`east->west.topics`), and of all clusters and flows. Each flow that is enabled becomes one
+`streamlog mirror create`.
 
-Rule: a setting that means something here is translated, or named as one that can't be. Passed over
-are those alone that tell MirrorMaker how to run. No password is printed.
+Rule: each setting is translated, or refused by its name. Only those are passed over that tell
+MirrorMaker how to run. No password is printed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from streamlog.errors import ConfigError, some_of
 from streamlog.properties import parse_properties
 
 SECRETS: Final = "/etc/streamlog/mirror"
-"""Where the files are that a link refers to; the brokers' `mirror.allowed.paths` has to name it."""
+"""The directory of the files that links refer to; brokers need it in `mirror.allowed.paths`."""
 ALIKE: Final = frozenset(
     {
         "topics",
@@ -146,7 +147,7 @@ def flows_of(properties: Mapping[str, str]) -> list[MakerFlow]:
     if scopes.unknown:
         raise ConfigError(
             f"{some_of(scopes.unknown)}: a link has no counterpart, see"
-            " docs/from-mirrormaker.md. Remove what is not needed"
+            " docs/from-mirrormaker.md. Remove the settings that you don't need"
         )
     found = [
         _flow(source, target, scopes)
@@ -159,7 +160,7 @@ def flows_of(properties: Mapping[str, str]) -> list[MakerFlow]:
 
 
 class _Scopes:
-    """Settings by what they are of."""
+    """The settings of each flow, of each cluster, and of all."""
 
     def __init__(self, aliases: list[str]) -> None:
         self.aliases = aliases
@@ -188,7 +189,7 @@ class _Scopes:
             self.unknown.append(name)
 
     def of_flow(self, source: str, target: str) -> dict[str, str]:
-        """Return the settings of a flow; its own ones count over those of all flows."""
+        """Return the settings of a flow; its own ones override those of all flows."""
         return self.all | self.flows[source, target]
 
     def of_cluster(self, alias: str) -> dict[str, str]:
@@ -216,7 +217,9 @@ def _flow(source: str, target: str, scopes: _Scopes) -> MakerFlow:
     settings |= _prefix(source, given) | _groups(given)
     settings |= {name: _listed(settings[name]) for name in LISTS & settings.keys()}
     if "sync.topic.acls.enabled" not in given:
-        notes.append("MirrorMaker copies ACLs without a setting: add --set sync.acls.enabled=true")
+        notes.append(
+            "MirrorMaker copies ACLs by default: to do so, add --set sync.acls.enabled=true"
+        )
     if "replication.factor" in given:
         notes.append(
             f"replication.factor={given['replication.factor']}: set default.replication.factor of"
@@ -236,7 +239,7 @@ def _number(name: str, value: str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise ConfigError(f"{name}={value} is no number of seconds") from None
+        raise ConfigError(f"{name}={value} is not a number of seconds") from None
 
 
 def _prefix(source: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -252,7 +255,7 @@ def _prefix(source: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _groups(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the groups whose positions are copied: in MirrorMaker none without a setting."""
+    """Return the groups whose positions are copied; MirrorMaker copies none unless it is asked."""
     if given.get("sync.group.offsets.enabled") != "true":
         return {}
     excluded = given.get("groups.exclude", given.get("groups.blacklist", GROUPS_EXCLUDE))
@@ -270,7 +273,7 @@ def _url(alias: str, cluster: Mapping[str, str]) -> str:
 def _login(
     alias: str, cluster: Mapping[str, str], note: Callable[[str], None]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the settings of the login at a source. Raises ConfigError if there is no such one."""
+    """Yield the settings of the login at a source; raise ConfigError if a link can't log in so."""
     protocol = cluster.get("security.protocol", "PLAINTEXT")
     if protocol.startswith("SASL"):
         yield "security.protocol", protocol
@@ -300,7 +303,7 @@ def _files(
             continue
         files = {name: f"{SECRETS}/{alias}-{what}.pem" for name, what in names.items()}
         yield from files.items()
-        note(f"write what {location} has to {' and '.join(files.values())} on each broker, as PEM")
+        note(f"write {location} as PEM to {' and '.join(files.values())} on each broker")
     algorithm = cluster.get("ssl.endpoint.identification.algorithm")
     if algorithm is not None:
         yield "ssl.endpoint.identification.algorithm", algorithm or "none"
@@ -313,7 +316,7 @@ def from_mirrormaker(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the commands that create what flows of MirrorMaker 2 do; nothing is created."""
+    """Print the commands that create links for the flows of MirrorMaker 2; create nothing."""
     try:
         content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -78,7 +78,7 @@ def promote(
         typer.Option(
             "--app",
             metavar="ID",
-            help="With --now: an app, cut so that each of its transactions is whole or not there.",
+            help="With --now: the app whose transactions are to be here whole or not at all.",
         ),
     ] = None,
     now: Annotated[
@@ -268,7 +268,8 @@ def _promoted_before(call: _Promotion, app: str) -> None:
 def _show_plan(plan: AppPlan, losses: Collection[PossibleLoss]) -> None:
     out().print(plan.grid(losses))
     say("the source may have got more records since its last answer")
-    say(f"{quantity(len(plan.cut.out), 'committed transaction')} of the app can't be whole here")
+    out_count = quantity(len(plan.cut.out), "committed transaction")
+    say(f"the cut leaves out {out_count} of the app")
     for why, count in plan.reasons()[:REASONS_SHOWN]:
         say(f"  {count}: {why}")
 

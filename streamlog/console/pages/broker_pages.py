@@ -60,12 +60,12 @@ def brokers(sight: LogSight, query: Mapping[str, str]) -> View:
         h2["Disks"],
         rows_of(
             [Heading("Broker", is_number=True), Heading("Directory"), Heading("State"),
-             Heading("Log", is_number=True), Heading("Free of all", is_number=True)],
+             Heading("Log", is_number=True), Heading("Free", is_number=True)],
             [_disk(each) for each in view.disks[:200]],
             name="Disks",
         )
         if view.disks
-        else p(class_="hint")["The brokers have not said what is on their disks."],
+        else p(class_="hint")["The brokers have not reported their disks."],
         *_quorum(view.quorum, sight.at_ms),
     )  # fmt: skip
     return View(title="Brokers", content=content)
@@ -130,7 +130,7 @@ def _quorum(quorum: QuorumDescription | None, now_ms: int) -> Sequence[Node]:
     ]
     columns = [
         Heading("Node", is_number=True), Heading("Part"), Heading("Entries behind", is_number=True),
-        Heading("Last had all", is_number=True),
+        Heading("Last caught up", is_number=True),
     ]  # fmt: skip
     return (
         h2["Quorum of controllers"],
@@ -203,8 +203,8 @@ def mirrors(found: MirrorLook | str, query: Mapping[str, str]) -> View:
             )
             if found.links
             else nothing(
-                "This cluster copies from no other.",
-                "Make a link: streamlog mirror create NAME --from HOST:PORT",
+                "This cluster mirrors no other cluster.",
+                "Create a link: streamlog mirror create NAME --source URL --topics PATTERN",
             ),
             [
                 h2["Mirror topics"],

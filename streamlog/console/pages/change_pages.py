@@ -51,8 +51,8 @@ def changes(found: Sequence[Change], query: Mapping[str, str]) -> View:
     content = joined(
         heading_row(h1["Changes"]),
         p(class_="hint")[
-            "What was changed by this console since its process started, or refused. The logger"
-            " streamlog.audit has all of it, in the log of the process."
+            "The changes that this console has made or refused since its process started. The"
+            " logger streamlog.audit writes all of them to the log of the process."
         ],
         rows_of(
             columns,
@@ -71,7 +71,7 @@ def changes(found: Sequence[Change], query: Mapping[str, str]) -> View:
             name="Changes",
         )
         if shown.rows
-        else nothing("Nothing was changed yet."),
+        else nothing("Nothing has been changed yet."),
         pager(shown, lambda page: address("changes", page=page), "changes"),
     )
     return View(title="Changes", content=content)

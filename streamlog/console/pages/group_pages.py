@@ -111,7 +111,7 @@ def groups(sight: LogSight, query: Mapping[str, str]) -> View:
         rows_of(COLUMNS, [_row(*pair) for pair in shown.rows], name="Groups", sorting=(order, link))
         if shown.rows
         else nothing(
-            "No group has this in its name." if words else "There is no consumer group yet.",
+            "No group's name contains this." if words else "There is no consumer group yet.",
             None if words else "A group appears when its first consumer joins.",
         ),
         pager(shown, lambda page: link(order.word, page), "groups") if shown.total else None,
@@ -219,11 +219,11 @@ def group(look: GroupLook, series: LagSeries, query: Mapping[str, str]) -> View:
             _chart("Records behind", series.times_s, series.records, "records"),
         ]
         if len(series.times_s) > 1
-        else p(class_="hint")["The lag over time appears here after some looks."],
+        else p(class_="hint")["The lag over time appears here within a minute."],
         h2["Partitions"],
         rows_of(_PARTITION_COLUMNS, map(_partition, shown.rows), name=f"Partitions of {name}")
         if shown.rows
-        else nothing("The group has committed no offset, and reads no partition."),
+        else nothing("The group has committed no offsets and reads no partitions."),
         pager(shown, lambda page: address("groups", name, page=page), "partitions"),
     )  # fmt: skip
     return View(title=name, content=content)
@@ -281,7 +281,7 @@ def members(look: GroupLook, query: Mapping[str, str]) -> View:
             name=f"Members of {name}",
         )
         if shown.rows
-        else nothing("The group has no member.", "Its offsets stay for the next one."),
+        else nothing("The group has no members.", "Its offsets stay for the next one."),
         pager(shown, lambda page: address("groups", name, "members", page=page), "members"),
     )
     return View(title=name, content=content)
@@ -333,7 +333,7 @@ def reset(
             notice(
                 "warn",
                 strong["The group has members. "],
-                "They commit their own offsets: stop them before a reset. A dry run works now.",
+                "They commit their own offsets: stop them before a reset. You can dry-run it now.",
             )
         )
     if is_done and moves is not None:
@@ -385,7 +385,7 @@ def _change(move: Move) -> str:
 
 def _execute(look: GroupLook, moves: Sequence[Move], token: str | None) -> Node:
     if token is None:
-        return p(class_="hint")["You may read, and not change: an operator can do this."]
+        return p(class_="hint")["You may read, but not make changes: an operator can do this."]
     # All offsets are sent, also those that stay: the request says what the page has shown.
     changed = sum(each.before != each.after for each in moves)
     return form(method="post", action=address("groups", look.group_id, "reset"))[
@@ -393,7 +393,7 @@ def _execute(look: GroupLook, moves: Sequence[Move], token: str | None) -> Node:
         field(type="hidden", name="offsets", value=offsets_text(moves)),
         div(class_="pager")[
             span(class_="hint")[
-                f"{changed} of {len(moves)} offsets change. Nothing was changed yet."
+                f"{changed} of {len(moves)} offsets will change. Nothing has been changed yet."
             ],
             button(type="submit", class_="danger", disabled=bool(look.members))[
                 f"Reset {look.group_id}"

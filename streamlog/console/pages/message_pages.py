@@ -195,7 +195,7 @@ def _form(topic: str, query: Mapping[str, str]) -> Markup:
 
 def _result(topic: str, query: Mapping[str, str], found: Found, *, is_live: bool) -> Markup:
     if not found.records:
-        waiting = "Waiting for the next record." if is_live else "No record fits."
+        waiting = "Waiting for the next record." if is_live else "No record matches."
         return joined(nothing(waiting, _scanned(found)))
     more = None
     if found.following is not None and not is_live:

@@ -71,7 +71,7 @@ def not_seen_yet(sight: LogSight) -> Markup:
     """Return what a page shows before the first look has ended."""
     if sight.error:
         return notice("bad", strong["The log does not answer. "], sight.error)
-    return notice("info", "Looking at the log for the first time; this page fills by itself.")
+    return notice("info", "Looking at the log for the first time; this page will fill itself.")
 
 
 def stale(sight: LogSight) -> Node:
@@ -81,7 +81,7 @@ def stale(sight: LogSight) -> Node:
     return notice(
         "bad",
         strong["The log does not answer at present. "],
-        f"This is how it was at {moment(sight.at_ms)[:19]} UTC. {sight.error}",
+        f"This page shows it as of {moment(sight.at_ms)[:19]} UTC. {sight.error}",
     )
 
 
@@ -90,7 +90,7 @@ def _verdict(sight: LogSight) -> Markup:
     if not found:
         return div(class_="all-well")[
             svg(viewBox="0 0 16 16", aria_hidden="true")[path(d="M2.5 8.5 6 12l7.5-8")],
-            div["Nothing is wrong.", p["No record, replica, group or disk needs you now."]],
+            div["Nothing is wrong.", p["No record, replica, group or disk needs attention."]],
         ]
     # The worst come first, so what is left out is less urgent than all that is shown.
     left_out = len(found) - FINDINGS_MAX

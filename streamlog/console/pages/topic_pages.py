@@ -93,7 +93,7 @@ def topics(sight: LogSight, query: Mapping[str, str]) -> View:
         rows_of(COLUMNS, [_row(*pair) for pair in shown.rows], name="Topics", sorting=(order, link))
         if shown.rows
         else nothing(
-            "No topic has this in its name." if words else "There is no topic yet.",
+            "No topic's name contains this." if words else "There is no topic yet.",
             None if words else "Create one: streamlog topics create NAME --partitions 4",
         ),
         pager(shown, lambda page: link(order.word, page), "topics") if shown.total else None,
@@ -234,10 +234,12 @@ def settings(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
         search(address("topics", name, "settings"), words, "Search settings", {}),
         rows_of([Heading("Setting"), Heading("Value")], rows[:500], name=f"Settings of {name}")
         if rows
-        else nothing("No setting has this in its name." if words else "They could not be read."),
+        else nothing(
+            "No setting's name contains this." if words else "The settings could not be read."
+        ),
         h2["Change one"],
         p(class_="hint")[
-            "Changes take effect at once; documentation of a setting: docs/configuration.md."
+            "Changes take effect at once. docs/configuration.md documents all settings."
         ],
         p[code[view.alter_topic(name, "SETTING", "VALUE")]],
     )
