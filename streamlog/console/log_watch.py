@@ -1,7 +1,7 @@
 """LogWatch: looks at the log again and again, so that a page never waits for a look.
 
-Rule of the module: looking is paid for by the broker. A look is followed by a pause of at least
-`PAUSE_SHARE` times its own duration, and by a longer one while no page is open.
+Rule of the module: the broker pays for each look. So a pause of at least `PAUSE_SHARE` times its
+duration follows it, and a longer one while no page is open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from streamlog.replace import replace
 WATCHED_MS: Final = 2_000
 """Between two looks while a page is open."""
 IDLE_MS: Final = 30_000
-"""Between two looks while none is: the history of lags shall not begin with the first page."""
+"""Between two looks while none is: the history of lags must not begin with the first page."""
 PAUSE_SHARE: Final = 9
 """A look takes at most a tenth of the time."""
 AGAIN_S: Final = 1.0

@@ -1,4 +1,4 @@
-"""Page views: which page a path names, with what it shows.
+"""Page views: finds the page that a path names, and what it shows.
 
 Paths come as decoded parts, since names of groups may hold slashes. Rule of the module: an error is
 a page as well, and no page waits for a look at the whole log.

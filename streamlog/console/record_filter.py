@@ -2,11 +2,11 @@
 
     value.amount > 100 and key.startswith("ann") and headers["source"] in ["web", "app"]
 
-The text is parsed by Python's own parser; what may stand in it is listed here, and everything else
-is refused with its place. What is allowed is translated into functions of a record. Rules of the
-module: no attribute of a Python object can be reached (a dot reads a field of JSON), nothing loops,
-and the work of one record is bounded by the length of the text. A field that a record lacks makes
-the comparison false, so that records of several shapes can be filtered.
+Python's own parser parses the text. This module lists what it may contain, translates that into
+functions of a record, and refuses everything else, naming its place. Rules of the module: no
+attribute of a Python object can be reached (a dot reads a field of JSON), nothing loops, and the
+length of the text bounds the work for one record. A comparison with a field that a record lacks is
+false, so that records of several shapes can be filtered.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """RequestGuard: which requests may change something, and the headers of every answer.
 
-A change comes from a page of this console, in the browser of an operator: its Origin is this
-server's, the browser says that the request is from this site, and it carries a token that only a
-page of this process has, for this user. Rules of the module: no I/O, and what is not certain is
+A change must come from a page of this console, in the browser of an operator: its Origin is this
+server's, the browser says that the request is from this site, and it carries a token that only
+pages of this process have, for this user. Rules of the module: no I/O, and what is not certain is
 refused.
 """
 

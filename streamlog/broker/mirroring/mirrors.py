@@ -187,7 +187,7 @@ class Mirrors:
                 partition.on_kept(offset, self._clock.now_ms())
             except StreamlogError as error:
                 _log.warning(
-                    "%s-%d is promoted, and has no leader before it is cut at offset %d: %s",
+                    "%s-%d is promoted, and has no leader until it is cut at offset %d: %s",
                     *(partition.topic, partition.index, offset, error),
                 )
                 await asyncio.sleep(CUT_AGAIN_S)

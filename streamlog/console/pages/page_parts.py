@@ -123,7 +123,7 @@ def badge(text: str, tone: Tone) -> Markup:
 
 
 def tile(name: str, value: Node, hint: Node = None, tone: Tone = "calm") -> Markup:
-    """Return a figure that one reads from afar."""
+    """Return a figure in large type."""
     return div(class_=f"tile {tone}")[
         div(class_="tile-name")[name],
         div(class_="tile-value")[value],

@@ -1,1 +1,1 @@
-"""Apps in mirrors: marks of how far they are whole, and the cut of their promotion at once."""
+"""Mirrored apps: marks up to where they are whole, and the cut when they are promoted at once."""

@@ -1,25 +1,25 @@
-"""AppCut: where the mirrors of an app are cut, so that each transaction is there whole or not.
+"""AppCut: where the mirrors of an app are cut, so that each transaction is whole or absent.
 
-A link copies each partition by itself. When the source is lost, one mirror may have a transaction's
-marker and another one lack it, and a group's position may be ahead of the records that led to it.
-The cut is an offset in each partition that the app writes. A transaction is *in* if
+A link copies each partition independently. When the source is lost, one mirror may have a
+transaction's marker while another one lacks it, and a group's position may be ahead of the records
+that led to it. The cut is an offset in each partition that the app writes. A transaction is *in* if
 
 - its marker is below the cut in all partitions that it has written to,
 - what it has read is there, and committed: no position that it commits is above the last stable
-  offset at the cut. The end would not do: 1. A transaction writes offsets 0 to 9 of a repartition
-  topic, and commits by a marker at 10. 2. A reader takes 0 to 4 and commits position 5 in its own
-  transaction. 3. The first transaction is cut off at 10. Position 5 is below that, but the five
-  records are aborted by the promotion, and the app writes them once more;
-- all transactions of its producer before it are.
+  offset at the cut. It is not enough that the position is below the end: 1. A transaction writes
+  offsets 0 to 9 of a repartition topic, and commits by a marker at 10. 2. A reader takes 0 to 4 and
+  commits position 5 in its own transaction. 3. The first transaction is cut off at 10. Position 5
+  is below that, but promotion aborts the five records, and the app writes them once more,
+- all earlier transactions of its producer are in.
 
-Where one that is not in has a marker, the log is cut before it; its records stay, and promotion
-aborts them. A cut makes other transactions fall out, and so on until nothing changes. Consistent
-cuts have a greatest one (with two of them, the later end in each partition is consistent, too), and
-this is the one.
+Where a transaction that is not in has a marker, the log is cut before the marker; its records stay,
+and promotion aborts them. Such a cut makes other transactions fall out, and so on until nothing
+changes. Of all consistent cuts, this is the greatest. There is a greatest one, because of two
+consistent cuts, the later end in each partition is a consistent cut, too.
 
-Pure. A producer's id and epoch are the name of a transaction in all partitions, since the
-coordinator begins an epoch with each transaction (KIP-890, `transaction.version` 2); the epoch is
-that of the marker. `PartitionScan` refuses producers that don't.
+Pure. A producer's id and epoch name a transaction in all partitions, since the coordinator begins
+an epoch with each transaction (KIP-890, `transaction.version` 2); the epoch is that of the marker.
+`PartitionScan` refuses producers without such epochs.
 
 Not done here: reading the mirrors, and cutting them.
 """
@@ -65,7 +65,7 @@ class PartitionHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoggedTransaction(msgspec.Struct, frozen=True):
-    """An ended transaction, as the source's log of transactions tells."""
+    """An ended transaction, as the source's log of transactions describes it."""
 
     partitions: Collection[Where]
     commits: bool
@@ -106,7 +106,7 @@ class AppCut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unfinished(history: AppHistory) -> list[Where]:
-    """Return the partitions that have not been copied once: without them, there is no cut."""
+    """Return the partitions that have never been copied whole: without them, there is no cut."""
     return [
         where for where, each in sorted(history.partitions.items()) if each.end < each.whole_below
     ]
@@ -116,7 +116,7 @@ def cut_app(history: AppHistory) -> AppCut:
     """Return the greatest consistent cut.
 
     Raises:
-        LogError: a partition has not been copied once.
+        LogError: a partition has never been copied whole.
     """
     if missing := unfinished(history):
         topic, number = missing[0]
@@ -232,7 +232,8 @@ class _FallingCut:
     def positions(self) -> dict[tuple[str, Where], tuple[int, int, TransactionName]]:
         """Return where each group stands at the cut: after which marker, at which offset, by whom.
 
-        A transaction that has left the group where it was counts, too: its text may be another.
+        A transaction that commits the position that the group already had counts, too: the metadata
+        that it commits may differ.
         """
         found: dict[tuple[str, Where], tuple[int, int, TransactionName]] = {}
         for name in self._names:
@@ -256,8 +257,8 @@ class PartitionScan:
     """Finds the transactions in a partition of a mirror, from its batches in their order.
 
     Args:
-        names_matter: whether a cut may be before one of them. Elsewhere only the ends of open ones
-            count, and producers without names are welcome.
+        names_matter: whether a cut may lie before one of them. Where none may, only the starts of
+            open transactions count, and they need no names.
     """
 
     def __init__(self, *, names_matter: bool = True) -> None:
@@ -282,16 +283,16 @@ class PartitionScan:
         # An aborted one needs no name: a fencing coordinator of version 1 begins an epoch, too.
         if commits and before == epoch:
             self.nameless = LogError(
-                f"producer {producer_id} commits in epoch {epoch} without beginning another one, so"
-                " that its transactions can't be told apart: the source needs transaction.version"
-                " 2, and the producer a client that has it"
+                f"producer {producer_id} commits several transactions in epoch {epoch}, so they"
+                " can't be told apart: the source needs transaction.version 2, and the producer"
+                " needs a client that supports it"
             )
             if self._names_matter:
                 raise self.nameless
         self._ended.append(Span((producer_id, epoch), first, offset, commits))
 
     def spans(self) -> tuple[Span, ...]:
-        """Return what was found, what is open now at the end."""
+        """Return the transactions that were found, those that are still open last."""
         # The marker that is missing will have the next epoch.
         left = (
             Span((producer_id, epoch + 1), first, None)

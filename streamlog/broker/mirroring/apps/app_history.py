@@ -2,12 +2,12 @@
 
 Three kinds of logs tell of a transaction: the partitions that it has written to, the source's
 `__transaction_state` with the names of these partitions, and its `__consumer_offsets` with the
-positions that it commits. Their records are Kafka's, so the source may be Apache Kafka.
+positions that it commits. Their records have Kafka's form, so the source may be Apache Kafka.
 
-Each reader takes the batches of one partition in their order, and keeps what a cut needs: what is
-older than the last mark (`app_marks`) takes no memory.
+Each reader takes the batches of one partition in their order, and keeps only what a cut needs:
+batches older than the last mark (`app_marks`) take no memory.
 
-Pure. Not done here: the cut (`app_cut`), and where the batches come from.
+Pure. Not done here: the cut (`app_cut`), and fetching the batches.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class SpanReader:
             self._scan.on_records(producer_id, epoch, batch.base_offset)
 
     def spans(self) -> tuple[Span, ...]:
-        """Return what was found, what is open now at the end."""
+        """Return the transactions that were found, those that are still open last."""
         return self._scan.spans()
 
     def check_names(self) -> None:
-        """Check that transactions have names, although it did not matter at first.
+        """Check after the fact that transactions have names.
 
         Raises:
             LogError: a producer commits several transactions in one epoch.
@@ -152,7 +152,7 @@ class TransactionLog:
 
     @property
     def has_gap(self) -> bool:
-        """Whether compaction may have taken decisions of the mark's time that were not copied."""
+        """Whether compaction may have removed decisions of the mark's time before their copy."""
         mark = self._mark
         is_short = (self._due or 0) < mark.whole_below and mark.scan_from < mark.whole_below
         return self._has_gap or is_short

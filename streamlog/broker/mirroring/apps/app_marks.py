@@ -1,29 +1,32 @@
-"""AppMarks: up to where the mirrors of an app are known to be whole, noted again and again.
+"""AppMarks: notes, again and again, up to where the mirrors of an app are known to be whole.
 
-A promotion that cuts an app (`app_cut`) reads the mirrors from the last mark on, and not 100 GB of
-changelog. A mark joins two looks at the source:
+A promotion that cuts an app (`app_cut`) reads the mirrors only from the last mark on, and not
+100 GB of changelog. A mark joins two looks at the source:
 
 1. The earlier look notes the last stable offsets, and then the ends of the log of transactions.
-2. The mirror of that log comes to these ends.
-3. The later look notes those ends, then the ends of all partitions, then the ends of the log of
-   transactions once more.
-4. All mirrors come to what the later look has noted. Only then is it a mark.
+2. The mirror of that log reaches these ends.
+3. The later look notes the ends of the log of transactions, then the ends of all partitions, then
+   the ends of the log of transactions once more.
+4. All mirrors reach what the later look has noted. Only then is there a mark.
 
-What follows from it, for a transaction whose decision the log of transactions has
+The log of transactions has a transaction's decision, and later its completion. It follows:
 
-- below the ends of 1, and its completion below the first ones of 3: it had ended everywhere before
-  the ends were noted, so that it is whole here, and stays so in each consistent cut;
-- from the ends of 1 on: it was open, or had not begun, when the stable offsets were noted. So all
-  of it is above them, and a reader that begins there sees it whole.
+- A transaction whose decision is below the ends of 1, and whose completion is below the first ends
+  of 3, had ended everywhere before the ends of partitions were noted. So it is whole here, and
+  stays whole in each consistent cut.
+- A transaction whose decision is at the ends of 1 or later was open, or had not begun, when the
+  stable offsets were noted. So all of it is above them, and a reader that begins there sees it
+  whole.
 
 A transaction that was decided before 1 and completed after 3 is neither: some partition had no
 leader for that long. Then a promotion reads from the start (`TransactionLog.unsettled`).
 
-A log of transactions that compaction has thinned out before it could be copied lacks decisions. So
-a mark does not count if offsets are missing between the ends of 1 and the last ones of 3.
+If compaction has thinned out the log of transactions before it could be copied, decisions are
+missing. So a mark does not count if offsets are missing between the ends of 1 and the last ends
+of 3.
 
-The controller keeps the last mark of each link, so that it survives the runner of the link, which
-takes the looks; what a new runner has not finished is begun anew. Pure.
+The runner of the link takes the looks; the controller keeps the last mark of each link, so that it
+survives the runner. A new runner begins anew what the old one has not finished. Pure.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ class SourceEnds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppMarks:
-    """Decides when a look is due, and what is a mark.
+    """Decides when a look is due, and when there is a mark.
 
     Args:
         now_ms: the time.
@@ -94,11 +97,11 @@ class AppMarks:
     def take(
         self, here: Mapping[Where, int], topics: Collection[str], now_ms: int
     ) -> list[MarkedPartition]:
-        """Return a mark if the mirrors have come to one now; otherwise nothing.
+        """Return a mark if the mirrors have reached one now, otherwise an empty list.
 
         Args:
             here: see `is_due`.
-            topics: those that the link mirrors; others hold no mark up.
+            topics: those that the link mirrors; a mark does not wait for others.
             now_ms: the time.
         """
         earlier, later = self._earlier, self._later

@@ -1,13 +1,13 @@
 """AppScan: which parts of a link's mirrors tell of an app, and what they tell.
 
-1. The log of transactions is read, from its start: it is compacted, but for the last day.
-2. The partition of the committed offsets is read that has the app's group, from its start: where
-   the group stands in a partition may have been committed long ago.
+1. The log of transactions is read from its start: all but its last day is compacted.
+2. The partition of the committed offsets that has the app's group is read from its start: a
+   position of the group may have been committed long ago.
 3. The partitions of the app's topics are read from the last mark on (`app_marks`).
 
-What the app owns is known by names. What else it writes is known by its producers: their
-transactional ids begin with its id and a hyphen, as those of Kafka Streams do, or they commit
-positions of its group. Others that write to these topics count as the app's. Pure.
+Names tell what the app owns. Producers tell what else it writes: their transactional ids begin with
+its id and a hyphen, as those of Kafka Streams do, or they commit positions of its group. Other
+producers of these topics count as the app's. Pure.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from streamlog.errors import LogError
 from streamlog.protocol.messages.metadata_log import MarkedPartition
 
 _OTHERWISE = (
-    "without a consistent cut, `promote --now` without --app takes each topic as far as it is here:"
-    " the last moments may then be counted twice or not at all"
+    "there is no consistent cut. `promote --now` without --app takes each topic as far as it is"
+    " here: the app may then count the last moments twice, or not at all"
 )
 
 
@@ -105,8 +105,8 @@ class AppScan:
         gaps = [number for number, each in self._logs.items() if each.has_gap]
         if gaps:
             raise LogError(
-                f"compaction has taken records of the source's {TRANSACTION_LOG}-{gaps[0]} before"
-                f" they could be copied, or since: {_OTHERWISE}"
+                f"compaction has removed records of {TRANSACTION_LOG}-{gaps[0]}, at the source"
+                f" before they were copied, or here since: {_OTHERWISE}"
             )
         for log in self._logs.values():
             self._transactions |= {
@@ -129,11 +129,11 @@ class AppScan:
         return where[0] != POSITIONS_LOG or where == self.home
 
     def scan_from(self, where: Where) -> int:
-        """Return from where on a partition has to be read for its transactions."""
+        """Return the offset from which a partition has to be read for its transactions."""
         return 0 if self._from_start else self._mark(where).scan_from
 
     def on_positions(self) -> None:
-        """Note that the committed offsets were read, and so what belongs to the app is known."""
+        """Note that the committed offsets were read; now it is known what belongs to the app."""
         self._producers = {producer_id for producer_id, _ in self.positions.by_transaction}
         self._producers.update(*(each.producers for each in self._logs.values()))
         written = {
@@ -196,7 +196,7 @@ class AppScan:
         )
 
     def _add_written(self, spans: Mapping[Where, Collection[Span]]) -> None:
-        """Note what the app has written, although the log of transactions is not so far yet."""
+        """Add topics that the app has written, although the log of transactions lacks that yet."""
         self._written |= {
             topic
             for (topic, _), each in spans.items()
@@ -232,9 +232,9 @@ class AppScan:
         )
 
     def _of_app(self, spans: Collection[Span]) -> Iterator[Span]:
-        """Yield the app's of the transactions in the committed offsets.
+        """Yield the app's transactions among those in the committed offsets.
 
-        Those of other groups there may lack something, and must not take the app's along.
+        Other groups' transactions there may be incomplete, and must not drag the app's out.
         """
         for span in spans:
             logged = self._transactions.get(span.name)

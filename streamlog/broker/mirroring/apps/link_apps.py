@@ -1,4 +1,4 @@
-"""LinkApps: what the runner of a link does for its apps: finds their topics, and takes marks."""
+"""LinkApps: finds the topics of a link's apps, and takes marks, for the runner of the link."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONSUMER = -1
 UNCOMMITTED, COMMITTED = 0, 1
 LEADER_MS = 10_000
 """How long to wait for a leader of the source."""
-MEANING = "until then, `promote --now --app` knows no consistent cut"
+MEANING = "until then, `promote --now --app` finds no consistent cut"
 """What the notices of this module end with."""
 
 
@@ -47,7 +47,7 @@ class LinkApps:
         ends: how far the mirrors here are.
         ask: sends a request to the active controller.
         clock: the time.
-        notices: here stands what is not found, and what keeps marks from being taken.
+        notices: get what can't be found, and what keeps marks from being taken.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class LinkApps:
 
     @property
     def app_logs(self) -> str:
-        """How the names of the mirrors of the source's logs begin; empty without apps."""
+        """The prefix of the names of the mirrors of the source's logs; empty without apps."""
         return f"{MIRRORED_LOGS}{id_text(self._link_id)}." if self._ids else ""
 
     async def topics(self) -> set[str]:
@@ -91,13 +91,13 @@ class LinkApps:
                     await groups.close()
                 found |= {topic for each in positions.values() for topic, _ in each}
         except LogError as error:
-            self._notices.note("apps", f"what apps read is not found: {error}")
+            self._notices.note("apps", f"the topics that apps read are not known: {error}")
         else:
             self._notices.note("apps", "")
         return found
 
     def note_hidden(self, names: Collection[str]) -> None:
-        """Tell of the source's logs that it does not show to the link's user."""
+        """Note the logs that the source does not show to the link's user."""
         self._notices.note(
             "app logs",
             f"the source does not show {listed(names)}: the link's user needs READ there; {MEANING}"
@@ -111,8 +111,7 @@ class LinkApps:
         Args:
             mirrors: the source's topics, by their mirrors here.
         """
-        # A source without the logs has no transactions yet; of one that hides them, the
-        # runner tells.
+        # A source without the logs has no transactions yet; if it hides them, the runner says so.
         if not self._ids or not {*APP_LOGS} <= {*mirrors.values()} & self._source.topics.keys():
             return
         try:
@@ -142,10 +141,10 @@ class LinkApps:
 
 
 async def look_at(source: SourceCluster, topics: Collection[str]) -> SourceEnds:
-    """Return where partitions of a source end; the log of transactions is asked for beside them.
+    """Return where partitions of a source end, and where its log of transactions does.
 
     Raises:
-        StreamlogError: a leader does not answer, or refuses: then nothing is known of the whole.
+        StreamlogError: a leader does not answer, or refuses; a part of the ends would be of no use.
     """
     stable = await _ends(source, topics, COMMITTED)
     before = await _ends(source, [TRANSACTION_LOG], UNCOMMITTED)

@@ -513,8 +513,8 @@ def _cuts(topic: TopicRegistration, asked: AlterableMirror) -> dict[int, int]:
     if cuts and not (is_promoted and cuts.keys() <= topic.partitions.keys()):
         raise error_for(
             ErrorCode.INVALID_REQUEST,
-            f"{topic.name}: only the partitions of a topic that is promoted are cut, and they are"
-            f" 0 to {len(topic.partitions) - 1}: not {sorted(cuts)}",
+            f"{topic.name}: only a promotion can cut partitions, and the topic has partitions 0 to"
+            f" {len(topic.partitions) - 1}: not {sorted(cuts)}",
         )
     return cuts
 

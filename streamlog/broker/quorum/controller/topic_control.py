@@ -522,7 +522,7 @@ def _check_not_reserved(name: str) -> None:
     if name.startswith(MIRRORED_LOGS):
         raise error_for(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{name}: names that begin with {MIRRORED_LOGS} are those of links: choose another one",
+            f"{name}: names that begin with {MIRRORED_LOGS} are for links: choose another one",
         )
 
 
