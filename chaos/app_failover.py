@@ -1,15 +1,15 @@
 """`python -m chaos.app_failover`: an app with windows and a join moves to another cluster.
 
 Each round has two clusters of one broker, a link with `--app`, a feed of numbered orders and two
-workers as processes. In a planned round the workers stop, the app is promoted without loss while
-the feed writes, and the workers start at the target. In the others the source gets SIGKILL at a
-random moment. Before that the target may stand still, as if the link were cut, and some topics may
-be copied less far than others. The target may be killed, too, and so may the command that promotes,
-which is run again. The feed then continues at the target.
+workers as processes. In a planned round, the workers stop, the app is promoted without loss while
+the feed writes, and the workers start at the target. In the other rounds, the source gets SIGKILL
+at a random moment. Before that, the target may stand still, as if the link were cut, and some
+topics may be copied less far than others. The target may be killed, too, and so may the command
+that promotes, which is then run again. The feed continues at the target.
 
-The committed rows of all output topics have to be those that `app_rows` computes from the input
-log of the target: those of one uninterrupted run. `--without-cut` promotes by plain `--now`, and
-rounds have to fail: that shows whether they can tell a consistent cut from another one.
+The committed rows of all output topics must be those of one uninterrupted run, which `app_rows`
+computes from the target's input log. `--without-cut` promotes by plain `--now`, and some rounds
+must fail: that proves that they notice an inconsistent cut.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from streamlog.log import Log
 
 LINK: Final = "standby"
 LOOKS: Final = "refresh.topics.interval.ms=200"
-"""So that it is soon known how far the app is copied as a whole."""
+"""Frequent looks: it is soon known how far the app is copied as a whole."""
 BROKER: Final = {"group.initial.rebalance.delay.ms": "500"}
 ROUND_S: Final = 300.0
 RUNS_S: Final = (0.5, 3.0)
@@ -45,7 +45,7 @@ RUNS_S: Final = (0.5, 3.0)
 STILL_S: Final = (0.0, 0.5)
 LAGS_S: Final = (0.2, 3.0)
 COMMAND_S: Final = (0.3, 2.0)
-"""How long a command runs that is killed."""
+"""After what time a command is killed."""
 COMMAND_WITHIN_S: Final = 60.0
 LOG_TOLD: Final = 2_000
 
@@ -59,13 +59,13 @@ class Plan:
     still_s: float = 0.0
     """How long the target stands still before the source is killed; 0: not at all."""
     lags_s: float = 0.0
-    """For so long some topics are not copied any more when the source is killed."""
+    """How long some topics have not been copied when the source is killed; 0: all are copied."""
     restarts_target: bool = False
     kills_command_after_s: float | None = None
 
     @classmethod
     def drawn(cls, chance: Random, *, is_planned: bool) -> Plan:
-        """Return a plan by chance."""
+        """Return a random plan."""
         runs_s = chance.uniform(*RUNS_S)
         if is_planned:
             return cls(is_planned=True, runs_s=runs_s)
@@ -79,7 +79,7 @@ class Plan:
         )
 
     def told(self) -> str:
-        """Return it in a line."""
+        """Return the plan as one line."""
         return ", ".join(f"{name}={value}" for name, value in vars(self).items() if value)
 
 
@@ -119,7 +119,7 @@ class Places:
         return "\n----\n".join([*parts, self.workers.log_text()])
 
     async def command(self, *arguments: str, killed_after_s: float = 0) -> bool:
-        """Run `streamlog mirror` for the target; return whether it was killed, if it was to be.
+        """Run `streamlog mirror` for the target; return whether the command was killed on purpose.
 
         Raises:
             RuntimeError: it has failed.
@@ -237,11 +237,11 @@ async def campaign(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the campaign; return 1 if a row is another one, or, without a cut, if none is."""
+    """Run the campaign; return 1 if rows are wrong or, without a cut, if none are."""
     parser = argparse.ArgumentParser(prog="chaos.app_failover", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="with a source that is lost")
-    parser.add_argument("--planned", type=int, default=0, help="so many planned moves before them")
-    parser.add_argument("--without-cut", action="store_true", help="rounds have to fail")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds that lose the source")
+    parser.add_argument("--planned", type=int, default=0, help="planned moves before those rounds")
+    parser.add_argument("--without-cut", action="store_true", help="some rounds have to fail")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--report", type=Path, default=None, metavar="FILE")
     given = parser.parse_args(arguments)

@@ -1,7 +1,8 @@
-"""AppRows: which rows `mirrored_app` has to write for an input log, in plain Python; no engine.
+"""AppRows: the rows that `mirrored_app` has to write for an input log, in plain Python; no engine.
 
-Everything follows from the offsets and times in the input: how far a partition's time is when an
-order comes, and which price counted then. What was read twice, or not at all, changes a number.
+Everything follows from the offsets and times in the input: how far a partition's time has come when
+an order arrives, and which price is valid then. A record that is read twice, or not at all, changes
+a number.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def _start(at_ms: int) -> int:
 
 
 def differences(wanted: Rows, found: Rows) -> list[str]:
-    """Return what is missing, what is twice, and what is another one."""
+    """Return which rows are missing, which are there twice, and which differ."""
     told = [*found.faults]
     if missing := wanted.sales - found.sales:
         told.append(f"{missing.total()} sales are missing: {[*missing][:TOLD_MAX]}")

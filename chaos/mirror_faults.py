@@ -1,6 +1,7 @@
 """`python -m chaos.mirror_faults`: what goes wrong between two clusters that mirror each other.
 
-`python -m chaos.mirror_faults link-cut --rounds 20` tries a kind so often; without a name all are.
+`python -m chaos.mirror_faults link-cut --rounds 20` runs 20 rounds of one kind; without a name, all
+kinds run.
 
 - `link-cut`: packets between the clusters are lost, in one direction or both, while clients reach
   both; a promotion without loss begins meanwhile. Needs a network of our own (`world`).
@@ -9,10 +10,10 @@
 - `clocks-apart`: the clock of one cluster is off by an hour or a year, from before a promotion
   without loss until after the fail back.
 
-One producer writes numbers to whom takes them. At the end of each round, every acknowledged one is
-in the cluster that leads the topic, once and in order, or, after a lost cluster, in the
-`lost-and-found` of the one that was lost. A group is not ahead of the topic's end, and after the
-fail back both logs are equal.
+One producer writes numbers to the cluster that takes them. At the end of each round, every
+acknowledged number is in the cluster that leads the topic, once and in order, or, after a lost
+cluster, in the `lost-and-found` of that cluster. A group is not ahead of the topic's end. After the
+fail back, both logs are equal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The app of the failovers: windows before and behind a repartition, and a join with a table.
 
-Its rows follow from its input log alone, whatever workers, commits and moves there were, so that
-`app_rows` can say what they have to be. A worker is `streamlog -A chaos.mirrored_app worker`.
+Its rows follow from its input log alone, independent of workers, commits and moves. So `app_rows`
+can compute what they have to be. `streamlog -A chaos.mirrored_app worker` runs a worker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Order:
 
 @dataclass
 class Price:
-    """What a piece of a product, its key, costs from a time on."""
+    """What one piece of a product costs from a time on; the product is the key."""
 
     cents: int
     at_ms: int
@@ -40,7 +40,7 @@ class Price:
 
 @dataclass
 class Sale:
-    """An order with the price that counted at its time; its key is the product."""
+    """An order with the price that was valid at its time; its key is the product."""
 
     number: int
     pieces: int

@@ -29,7 +29,7 @@ WORKDIR /data
 VOLUME /data
 EXPOSE {listener} {web}
 STOPSIGNAL SIGTERM
-# The image has no curl. Something else that listens on another port needs another check.
+# The image has no curl. A process that listens on another port needs another check.
 HEALTHCHECK --start-period=60s --interval=10s --timeout=5s CMD ["python", "-c", \\
  "import urllib.request; urllib.request.urlopen('http://127.0.0.1:{web}/live', timeout=4)"]
 ENTRYPOINT ["streamlog"]
@@ -115,8 +115,8 @@ def containerfile(*, distribution: str, release: str, extras: str) -> str:
 
     Args:
         distribution: the package's name on the index.
-        release: of streamlog; empty for the newest one.
-        extras: those of the package that are installed, with commas between them.
+        release: the release of streamlog; empty for the newest one.
+        extras: the extras of the package to install, separated by commas.
     """
     return CONTAINERFILE.format(
         distribution=distribution,
@@ -142,10 +142,10 @@ def start_script(
 
     Args:
         node: the number of this broker.
-        hosts: by number, the names of all brokers, which vote.
+        hosts: by number, the names of all brokers; all of them vote.
         cluster: the cluster's id.
-        directory: of the volume.
-        first_port: where such clients reach the first broker; the others have the next ones.
+        directory: where the volume is mounted.
+        first_port: the first broker's port for clients on the machine; the others have the next.
         listener: the port for clients in containers and for other brokers.
         web: HOST:PORT of /metrics.
     """
@@ -167,10 +167,10 @@ def compose(*, brokers: int, image: str, cluster: str, first_port: int = 9092) -
     """Return a compose.yaml of brokers, Prometheus and Grafana.
 
     Args:
-        brokers: how many, all of which vote.
-        image: what the Containerfile was built as.
+        brokers: how many there are; all of them vote.
+        image: the image that the Containerfile built.
         cluster: the cluster's id.
-        first_port: where clients on this machine reach the first broker.
+        first_port: the first broker's port for clients on the machine.
     """
     # Containers of a project find each other by the names of their services.
     hosts = {number: f"broker-{number}" for number in range(1, brokers + 1)}

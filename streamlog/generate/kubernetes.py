@@ -1,8 +1,8 @@
 """Manifests for Kubernetes: brokers as a StatefulSet, and the workers of an app as another one.
 
-A broker's pod counts as started when the whole cluster is proved well (`cluster status`), so that
-Kubernetes replaces one broker at a time, and the next one only when nothing is lost by it. It
-serves clients before that.
+A broker's pod counts as started once `cluster status` proves the whole cluster well. So Kubernetes
+replaces one broker at a time, and goes on to the next one only when that loses nothing. A broker
+serves clients before its pod counts as started.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ data:
   broker.properties: |
     listeners=PLAINTEXT://0.0.0.0:{listener}
     controller.quorum.voters={voters}
-  # "yes" once the cluster is proved well for the first time. A voter that has lost its disk has to
-  # rejoin: prepared like a new one, it would vote although it has forgotten what it had accepted.
+  # Set it to "yes" once all pods have started for the first time. A voter that has lost its disk
+  # must rejoin: if it starts as a new one, it votes although it has forgotten what it had accepted.
   exists: "no"
   start: |
 {script}
 ---
-# The addresses of single brokers, also of those that are not ready: a quorum forms of such.
+# The addresses of single brokers, also of those that are not ready: the quorum forms from them.
 apiVersion: v1
 kind: Service
 metadata:
@@ -111,8 +111,8 @@ spec:
             - {{name: log, containerPort: {listener}}}
             - {{name: web, containerPort: {web}}}
 {container}\
-          # Proved well: every broker has answered for itself. It may take as long as a replica
-          # needs to catch up; a probe that gives up would restart a broker that does its work.
+          # The pod has started once every broker reports that all is well. That may take as long as
+          # a replica needs to catch up; a probe that gave up would restart a working broker.
           startupProbe:
             exec: {{command: [streamlog, cluster, status, --log, "kafka://127.0.0.1:{listener}"]}}
             periodSeconds: 15
@@ -212,10 +212,10 @@ def broker_manifests(*, name: str, image: str, brokers: int, storage: str, clust
     """Return the manifests of a cluster of brokers.
 
     Args:
-        name: of the StatefulSet and its Service.
-        image: what the Containerfile was built as.
-        brokers: how many, all of which vote.
-        storage: of each broker, as a quantity of Kubernetes, such as 100Gi.
+        name: the name of the StatefulSet and of its Service.
+        image: the image that the Containerfile built.
+        brokers: how many there are; all of them vote.
+        storage: the size of each broker's volume, as a quantity of Kubernetes, such as 100Gi.
         cluster: the cluster's id.
     """
     # A pod of a StatefulSet has a name of its own below that of the Service, even before it runs.
@@ -244,11 +244,11 @@ def worker_manifests(
     """Return the manifests of an app's workers.
 
     Args:
-        name: of the StatefulSet and its Service.
-        image: one with streamlog and the app.
-        workers: how many.
-        storage: of each worker's state, as a quantity of Kubernetes.
-        arguments: those of `streamlog`.
+        name: the name of the StatefulSet and of its Service.
+        image: an image with streamlog and the app.
+        workers: how many there are.
+        storage: the size of each worker's volume, as a quantity of Kubernetes.
+        arguments: the arguments of `streamlog`.
     """
     # Workers ask each other for rows, so the port is open to other pods.
     return WORKERS.format(

@@ -1,6 +1,6 @@
 """Units of systemd for a broker, the workers of an app, and a Connect service.
 
-The units make a directory below `/var/lib`, and may write nowhere else.
+A unit creates its directory below `/var/lib`, and its process may write nowhere else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RestartSec=5
 RestartPreventExitStatus={prevented}
 # {stop_why}
 TimeoutStopSec={stop_s}
-# A process that is started by this one is stopped by it, too.
+# The process stops the processes that it has started.
 KillMode=mixed
 LimitNOFILE=1048576
 
@@ -79,10 +79,10 @@ PREVENTED = {
     UnitKind.WORKER: ("2 8", "The program is wrong, or would lose state."),
     UnitKind.CONNECT: ("2", "A setting is wrong."),
 }
-# Twice as long as each needs at most, so that systemd kills none that still works.
+# Twice the longest time that each needs, so that systemd kills none that still works.
 STOPS = {
-    UnitKind.BROKER: (60, "The broker hands over its partitions, within 30 s."),
-    UnitKind.WORKER: (60, "Agents end their records, within 30 s; then the worker commits."),
+    UnitKind.BROKER: (60, "The broker hands over its partitions within 30 s."),
+    UnitKind.WORKER: (60, "Agents finish their records within 30 s; then the worker commits."),
     UnitKind.CONNECT: (60, "Tasks commit, and the worker leaves the group."),
 }
 
@@ -101,10 +101,10 @@ def systemd_unit(
     Args:
         service: what runs.
         command: the program, as an absolute path, and its arguments.
-        name: of the unit, and of its directory below `/var/lib`, where the command runs.
-        user: of the system, and its group.
-        docs: the address of the documentation; empty if there is none.
-        environment: variables of the process.
+        name: the name of the unit, and of its directory below `/var/lib`, where the command runs.
+        user: the system's user, and the name of its group.
+        docs: the URL of the documentation; empty if there is none.
+        environment: the environment variables of the process.
     """
     prevented, prevented_why = PREVENTED[service]
     stop_s, stop_why = STOPS[service]

@@ -1,11 +1,11 @@
 """KafkaMirror: topics of this log, produced anew in Apache Kafka by MirrorMaker 2's conventions.
 
-Offsets can't be kept there, as they can in a mirror of ours: the target gives each record an offset
-of its own. So each flush notes which offset became which, in its own transaction, and what depends
-on offsets is translated: positions of groups exactly, for as long as the notes reach back.
+Unlike a link, this mirror can't keep offsets: the target gives each record an offset of its own. So
+each flush notes, in its own transaction, which offset became which. By these notes, positions of
+groups are translated, exactly for as long as the notes reach back.
 
 Rule: a record, the note of its offset and the mirror's position are in one transaction. What is
-written for others by the clock is in `mirror_upkeep`.
+written periodically for others is in `mirror_upkeep`.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class KafkaMirror(Sink[object, object], frozen=True, kw_only=True):
         )
 
     def id_of(self, connector: str) -> str:
-        """Return what the transactional ids of a connector begin with."""
+        """Return the prefix of a connector's transactional ids."""
         return self.transactional_id or f"streamlog-mirror-{self.source_cluster_alias}-{connector}"
 
     def check(self) -> None:
@@ -202,7 +202,7 @@ class _Partition:
 
 
 class MirrorTask(TransactionalTask):
-    """One task: records by transactions, and what the clock asks for beside them."""
+    """One task: writes records in transactions, and runs the upkeep beside them."""
 
     def __init__(self, sink: KafkaMirror, log: Log, context: SinkContext) -> None:
         """Create the task of a target's log, which is not open yet."""

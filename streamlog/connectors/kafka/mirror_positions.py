@@ -1,15 +1,15 @@
 """Mirror positions: what a mirror has stored in its target, and whether its records are there.
 
-For each partition there is a position, with the newest runs, and blocks of older runs in slots of
-their own. The topic is compacted, so that neither grows with the history.
+For each partition, a compacted topic has a position, with the newest runs, and blocks of older runs
+in a fixed number of slots. So neither grows with the history.
 
-`verify` compares by it. Offsets differ, so records are compared, one for one: time, key, value and
-headers. Both sides are read from a record that is known to be one, and then their committed records
-have to agree in order up to the mirror's position. That record is the first of both logs where both
-begin at 0, else the oldest one whose two offsets the mirror has stored.
+`verify` compares by what is stored. Offsets differ, so it compares records, one for one: time, key,
+value and headers. It begins with a record whose offsets on both sides are known: the first record
+if both logs begin at 0, else the oldest record whose two offsets the mirror has stored. From there
+on, the committed records must agree in order, up to the mirror's position.
 
-A compacted topic is compacted by each side for itself. There, what is compared is where both have a
-record: its offset in the target follows from the stored offsets.
+Each side compacts a compacted topic independently. There, `verify` compares only the records that
+both sides still have, and finds a record in the target by the stored offsets.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StoredPosition(msgspec.Struct, frozen=True):
 
 
 class StoredBlock(msgspec.Struct, frozen=True):
-    """A block of runs, in its slot; the number tells it from an older one there."""
+    """A block of runs in its slot; the number distinguishes it from older blocks of that slot."""
 
     number: int
     runs: tuple[OffsetRun, ...]
@@ -73,7 +73,7 @@ def block_key(transactional_id: str, at: TopicPartition, number: int) -> bytes:
 
 
 def decoded(data: bytes, kind: type[Stored], topic: str) -> Stored:
-    """Return what a value says.
+    """Return a stored value, decoded.
 
     Raises:
         ConnectError: no mirror has written it.
@@ -124,7 +124,7 @@ async def stored_runs(
     blocks: dict[TopicPartition, list[StoredBlock]] = {}
     for key, data in (await newest_values(log, where, wanted)).items() if wanted else ():
         at, number = wanted[key]
-        # One that compaction or an operator has taken is missing; then less is known, no more.
+        # Compaction or an operator may have removed a block: then less is known, but nothing false.
         if (block := decoded(data, StoredBlock, where.topic)).number == number:
             blocks.setdefault(at, []).append(block)
     found = {}
@@ -138,7 +138,7 @@ async def stored_runs(
 async def known_positions(
     log: Log, topic: str, transactional_id: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, KnownPosition]:
-    """Return what a target has stored of partitions, without touching the mirror at work."""
+    """Return what a target has stored of partitions; the running mirror does not notice."""
     where = TopicPartition(topic, 0)
     keys = {partition_key(transactional_id, at): at for at in partitions}
     values = await newest_values(log, where, keys)
@@ -155,7 +155,7 @@ OnProgress: TypeAlias = Callable[[int], None]
 
 
 class Compared(NamedTuple):
-    """What was compared, by offsets of the source."""
+    """The range that was compared, by offsets of the source, and where the sides part."""
 
     start: int
     end: int
@@ -261,7 +261,7 @@ async def _stable_end(log: Log, at: TopicPartition) -> int:
 
 
 async def _rows(log: Log, at: TopicPartition, start: int, end: int) -> Rows:
-    """Yield the committed records of a range; two fetches are in memory."""
+    """Yield the committed records of a range; memory holds two fetches."""
     settings = log.consumer(auto_offset_reset="none", isolation_level="read_committed")
     async with settings as consumer:
         consumer.assign([at])

@@ -1,8 +1,8 @@
-"""Offset runs: where the records of a partition are in another cluster that got them anew.
+"""Offset runs: where a partition's records are in another cluster, which gave them new offsets.
 
-Records that follow each other on both sides are one run. A transaction's marker on either side, an
-aborted record or one that compaction has taken ends it. A translated offset never passes a record
-that was not read: where a run is forgotten, the end of the one before it stands for it.
+Records that follow each other on both sides are one run. A transaction's marker on either side ends
+a run, and so does an aborted record or one that compaction has removed. A translated offset never
+passes a record that was not read: the end of the run before a forgotten run stands for it.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class OffsetRuns:
         self._runs.append(run)
 
     def translated(self, upstream: int) -> int | None:
-        """Return where a reader that continues at an offset of the source continues in the target.
+        """Return the offset in the target at which a reader at an offset of the source continues.
 
-        The records before the returned offset are ones that it has read. None if that is not known.
+        The reader has read all records before that offset. None if no such offset is known.
         """
         at = bisect_right(self._runs, upstream, key=lambda run: run.upstream) - 1
         if at < 0:
@@ -81,7 +81,7 @@ class OffsetRuns:
         return self._runs[at].downstream + upstream - self._runs[at].upstream
 
     def oldest_pair(self, upstream: int, downstream: int) -> tuple[int, int] | None:
-        """Return the first two offsets of one record that are not before these; None without."""
+        """Return the two offsets of the first record at or behind these; None if there is none."""
         for run in self._runs:
             skipped = max(upstream - run.upstream, downstream - run.downstream, 0)
             if skipped < run.length:
@@ -99,7 +99,7 @@ class OffsetRuns:
 
 
 class StoredRuns(NamedTuple):
-    """What is stored of a partition: each run twice at most, however long the history is."""
+    """What is stored of a partition: each run at most twice, however long the history is."""
 
     blocks: int = 0
     """How many blocks were stored since the beginning; the last `BLOCKS_MAX` of them count."""
@@ -109,7 +109,7 @@ class StoredRuns(NamedTuple):
     def with_more(
         self, added: Sequence[OffsetRun]
     ) -> tuple[StoredRuns, dict[int, tuple[OffsetRun, ...]]]:
-        """Return what is stored next, and the blocks that have become whole, by their numbers."""
+        """Return what to store next, and the blocks that are now full, by their numbers."""
         tail = (*self.tail, *added)
         whole = len(tail) // BLOCK_RUNS
         blocks = {

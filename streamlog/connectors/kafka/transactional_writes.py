@@ -1,12 +1,12 @@
 """Transactional writes: a sink task that writes records and their offsets in one transaction.
 
-A transaction of Kafka belongs to a producer, and is fenced by its transactional id. The owner of a
-partition changes, so each partition has its own: `ID-topic-partition`. Who opens that producer has
-settled what an earlier one left (InitProducerId completes or aborts it) and shut it out; only then
-the offset in the cluster is read, which therefore is final.
+A transaction of Kafka belongs to a producer, and a transactional id fences it. The owner of a
+partition changes, so each partition has its own id: `ID-topic-partition`. Opening its producer
+(InitProducerId) completes or aborts what an earlier one left, and shuts that one out. The task reads
+the offset in the cluster only after that, so the offset is final.
 
-The offsets are in a compacted topic of the cluster, not in a group there: a group's offsets are of
-the cluster's own topics, and expire when nothing is committed for a week.
+The offsets are in a compacted topic of the cluster, not in a group there: a group's offsets belong
+to the cluster's own topics, and expire when nothing is committed for a week.
 """
 
 from __future__ import annotations
