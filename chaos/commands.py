@@ -1,8 +1,8 @@
 """Commands: `streamlog ...` as processes that start at once, for rounds that need many of them.
 
-The fork server has loaded what commands import, which takes a process of its own two seconds of a
-core. What a command does is what it does in a shell: its arguments are parsed, and it is a process
-that signals reach.
+The fork server has already loaded what commands import; a process that loads it itself takes two
+seconds of a core. Otherwise, a command works as in a shell: its arguments are parsed, and it is a
+process that signals reach.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shop: `mirrored_app` at work on one of two clusters, with its workers as processes and its feed.
 
-The feed writes numbered orders at a steady pace, and a price now and then. Its times are those of
-its numbers, so no clock of a broker or of a worker takes part in the rows.
+The feed writes numbered orders at a steady pace, and a price now and then. It computes their times
+from their numbers, so rows depend on no clock of a broker or worker.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ async def moved(
     link: Callable[[], Awaitable[object]],
     move: Callable[[Log], Awaitable[object]],
 ) -> Moved:
-    """Let the app work at the first log, and then at the second one, which mirrors it.
+    """Run the app at the first log, and then at the second one, which mirrors it.
 
     `link` lets it mirror the app. `move` ends the workers and promotes, with the second log open.
     """
@@ -242,7 +242,7 @@ async def until_whole(log: Log, link: str) -> None:
 
 
 async def until_mirrored(log: Log) -> None:
-    """Wait until every mirror has had all of its source once."""
+    """Wait until every mirror has reached the end of its source once."""
     while True:
         mirrors = (await log.admin().describe_mirrors()).mirrors
         if mirrors and all(each.status == MirrorStatus.ACTIVE for each in mirrors):
@@ -259,7 +259,7 @@ async def until_at_work(log: Log) -> None:
 async def until_done(log: Log, at_work: Workers) -> list[str]:
     """Wait until the committed rows are those that the input demands; return what is different.
 
-    The workers are stopped in between, so that nothing comes afterwards.
+    The workers are stopped before the last look, so that no row comes after it.
     """
     wanted = await rows_for(log)
     clock = SystemClock()

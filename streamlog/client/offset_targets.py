@@ -1,7 +1,7 @@
 """Offset targets: where a group is to continue, as functions of the log as it is now.
 
-A target outside of a partition becomes its nearest end. The command line and the console reset
-groups by them. Not done here: the change itself (`Admin.alter_group_offsets`).
+A target outside a partition becomes its nearest end. The command line and the console use these to
+reset groups. Not done here: the change itself (`Admin.alter_group_offsets`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def at_time(time_ms: int) -> Target:
 
 
 def shifted(committed: Mapping[TopicPartition, int], by: int) -> Target:
-    """Return the target that is some offsets ahead of what a group has committed; or behind it."""
+    """Return the target that is some offsets ahead of what a group has committed, or behind it."""
 
     async def target(consumer: Consumer, parts: list[TopicPartition]) -> Offsets:
         # A partition without a committed offset has nothing to be moved from.

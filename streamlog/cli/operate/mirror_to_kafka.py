@@ -1,8 +1,8 @@
 """`streamlog mirror` with `--to` or `--connect`: mirrors to Apache Kafka, run by a Connect service.
 
-Such a mirror is a connector `KafkaMirror`, so its state is that of the connector and its tasks, and
-how far it is stands in its group. The commands ask the service by its REST API, and the log for
-what is new there.
+Such a mirror is a connector `KafkaMirror`: its state is that of the connector and its tasks, and
+its group has its positions. The commands ask the service by its REST API, and ask the log for its
+ends.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PATTERNS: Final = (TOPICS, EXCLUDE)
 POLICY: Final = "cleanup.policy"
 CLIENT_ID: Final = "streamlog-cli"
 ONE_RECORD_BYTES: Final = 64 * 1024
-"""What is fetched of a partition for the time of its first record; a broker sends a larger one."""
+"""The bytes to fetch for the time of a first record; a broker sends a larger record whole."""
 LEFT_OUT: Final = (
     r"mm2.*\.internal,.*\.checkpoints\.internal,.*\.replica,(.*\.)?heartbeats,"
     r"connect-(configs|offsets|status)"
@@ -60,11 +60,11 @@ LEFT_OUT: Final = (
 REGEX: Final = "topics.regex"
 _OUR_REGEX: Final = re.compile(r"\(\?!\(\?:(?P<left_out>.*)\)\$\)\(\?:(?P<topics>.*)\)")
 KEPT: Final = ("connector.class", ALIAS, "name")
-"""Settings that make another mirror of a mirror."""
+"""Settings that can't be altered: with another value, it would be another mirror."""
 NOT_MIRRORED: Final = KnownPosition(0, OffsetRuns())
 """What the target knows of a partition before its first record: the table shows an end at 0."""
 LOOKED_FOR_S: Final = 5
-"""How long the oldest records that are lacking are looked for."""
+"""How long the command looks for the oldest records that the target lacks."""
 GROUP: Final = "connect-{}"
 """The group of a sink in a Connect service."""
 
@@ -150,7 +150,7 @@ def revealed(name: str, value: str) -> str:
         ConfigError: a secret can't be read on this machine.
     """
     try:
-        # The command reads what its user may read; directories bound the workers alone.
+        # The command may read what its user may read; only workers are bound to directories.
         return secrets_of([Path("/")])(value)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
@@ -200,7 +200,7 @@ def create(
 
 
 def configuration(wanted: WantedMirror) -> dict[str, str]:
-    """Return the configuration of the connector; settings that are given count."""
+    """Return the configuration of the connector; given settings override the others."""
     given = {"connector.class": CLASS, ALIAS: wanted.name, **wanted.settings}
     given |= {f"{side}.converter": BYTES for side in ("key", "value")}
     left_out = _left_out(given, given.pop(EXCLUDE, LEFT_OUT))
@@ -212,7 +212,7 @@ def configuration(wanted: WantedMirror) -> dict[str, str]:
 
 def _left_out(settings: Mapping[str, str], patterns: str) -> str:
     if settings.get("replication.policy") != "identity":
-        # What has come from the target must not go back there as one topic more.
+        # Topics that came from the target must not go back there under another name.
         patterns += rf",{re.escape(settings.get(TARGET_ALIAS, 'target'))}\..*"
     return _alternatives(patterns)
 
@@ -259,7 +259,7 @@ def show(session: Session, log: str | None, url: str, name: str | None, *, as_js
 
 
 def _lag(of: KafkaMirrorState | MirroredPartition) -> tuple[str, str, str]:
-    """Return the cells of a lag, by the words of links."""
+    """Return the cells of a lag, as tables of links show it."""
     age = "?" if of.lag_ms is None else lag_text(of.lag_ms)
     return number_text(of.lag_records), number_text(of.lag_bytes), age
 
@@ -268,12 +268,12 @@ def alter(url: str, name: str, changes: Mapping[str, str | None], *, as_json: bo
     """Change settings of a mirror, all of them or none; None returns one to its default.
 
     Raises:
-        UsageError: the service has no mirror of this name, or a setting makes another one of it.
+        UsageError: the service has no mirror of this name, or a setting can't be altered.
         ConnectAnswer: the service refuses a setting.
     """
     config = _named(_mirrors(url), name, url)[name]["info"]["config"]
     settings = altered(config, changes)
-    # Kafka Connect passes over a setting that it does not know, and it would keep its default.
+    # Kafka Connect would ignore a setting that it does not know.
     path = f"/connector-plugins/{CLASS}/config/validate"
     checked = ask_connect(url, "PUT", path, settings)
     faults = [one for each in checked["configs"] for one in each["value"]["errors"]]
@@ -288,10 +288,10 @@ def altered(config: Mapping[str, str], changes: Mapping[str, str | None]) -> dic
     """Return a mirror's configuration with changes; `topics` and `topics.exclude` are patterns.
 
     Raises:
-        UsageError: a setting makes another mirror of it, or its pattern is not one of `create`.
+        UsageError: a setting can't be altered, or `create` has not written the mirror's pattern.
     """
     if kept := [each for each in KEPT if each in changes]:
-        raise UsageError(f"{kept[0]} can't be altered: create a mirror of another name")
+        raise UsageError(f"{kept[0]} can't be altered: create a mirror with another name")
     settings = {**config}
     for each, text in changes.items():
         settings.pop(each, None)
@@ -302,8 +302,8 @@ def altered(config: Mapping[str, str], changes: Mapping[str, str | None]) -> dic
     known = _OUR_REGEX.fullmatch(config.get(REGEX, ""))
     if known is None:
         raise UsageError(
-            f"{REGEX}={config.get(REGEX, '')} was not written by `mirror create`: alter it as a"
-            f" whole, by --set {REGEX}=PATTERN"
+            f"{REGEX}={config.get(REGEX, '')} was not written by `mirror create`: replace it by"
+            f" --set {REGEX}=PATTERN"
         )
     topics, left_out = known["topics"], known["left_out"]
     if TOPICS in changes:
@@ -444,7 +444,7 @@ async def _partitions(log: Log, group: str) -> list[MirroredPartition]:
 
 
 async def _sizes(log: Log, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the bytes of partitions; of none, if the user may not ask for them."""
+    """Return the bytes of partitions; nothing if the user may not ask for them."""
     if not partitions:
         return {}
     try:
@@ -459,7 +459,7 @@ async def _sizes(log: Log, partitions: Collection[TopicPartition]) -> dict[Topic
 
 
 async def _oldest_ms(log: Log, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the times of the first records at or behind offsets, as far as they come soon."""
+    """Return the times of the first records at or behind offsets, if they arrive in time."""
     found: dict[TopicPartition, int] = {}
     left = {**offsets}
     clock = SystemClock()

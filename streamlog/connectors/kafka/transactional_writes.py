@@ -2,8 +2,8 @@
 
 A transaction of Kafka belongs to a producer, and a transactional id fences it. The owner of a
 partition changes, so each partition has its own id: `ID-topic-partition`. Opening its producer
-(InitProducerId) completes or aborts what an earlier one left, and shuts that one out. The task reads
-the offset in the cluster only after that, so the offset is final.
+(InitProducerId) completes or aborts what an earlier one left, and shuts that one out. The task
+reads the offset in the cluster only after that, so the offset is final.
 
 The offsets are in a compacted topic of the cluster, not in a group there: a group's offsets belong
 to the cluster's own topics, and expire when nothing is committed for a week.
