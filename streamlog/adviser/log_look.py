@@ -60,7 +60,7 @@ GROUPS_MAX: Final = 2_000
 TOPICS_MAX: Final = 5_000
 """Of more topics, the settings of the first ones are read."""
 RATES_MS: Final = 10_000
-"""The time over which rates are measured by looks that follow each other."""
+"""The time over which successive looks measure rates."""
 AGES_MAX: Final = 500
 """Partitions of groups whose next record is read at most, where brokers don't tell its age."""
 AGE_FETCH_BYTES: Final = 64 * 1024

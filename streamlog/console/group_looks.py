@@ -1,7 +1,7 @@
 """Group looks: a group as it is now, and where a reset would move it.
 
-A shell around `Admin`, which a page of one group asks directly: it has to be newer than the last
-look at the whole log.
+A shell around `Admin`. A page of one group asks it directly, because the page has to be newer than
+the last look at the whole log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """LogSight: what the console knows of the log at one moment, and the lag of groups over time.
 
-Rule of the module: history has a bound in groups and in points, and costs 24 bytes for a point; the
+Rule of the module: history has a bound in groups and in points, and each point costs 24 bytes; the
 lags of a thousand groups in the last hour take 9 MB.
 """
 

@@ -13,12 +13,12 @@ Rules of this module:
   reader asks the controller to raise the leader epoch.
 - Committed records are cut only in a leader epoch that the controller has begun for this cut. The
   source loses committed records only by an unclean election.
-- A log begins anew beyond its end only while its leader alone may lead. Otherwise a replica that
-  ends lower could be elected, and lack what is readable here.
+- A log begins anew beyond its end only while no other replica can be elected. Otherwise one that
+  ends lower could lead, and would lack what is readable here.
 - Nothing is cut below `floor`, where the era of the source begins: those records are older than the
   source's leadership, so a source that lacks them has lost them.
-- Records from `ceiling_epoch` on are cut, although the source tells no end of theirs: it counts in
-  lower epochs, and refuses to compare with one that it does not know.
+- Records from `ceiling_epoch` on are cut without a comparison: the source counts in lower epochs,
+  and refuses to compare with one that it does not know.
 
 Not done here: the commit of what is copied (`leader_replica`), requests to the source.
 """
@@ -61,7 +61,7 @@ class AskCut(msgspec.Struct, frozen=True):
 class AskAlone(msgspec.Struct, frozen=True):
     """Ask the controller for a leader epoch in which no other replica may be elected.
 
-    This log is to begin anew at `offset`, and others end lower.
+    This log will begin anew at `offset`, and other replicas end lower.
     """
 
     offset: int
@@ -345,7 +345,7 @@ class MirrorReader:
         return fetch.offset == self._log.end_offset
 
     def _strays(self) -> int | None:
-        """Return where records begin that the source has not, by their epochs; None without any."""
+        """Return where, by epochs, records begin that the source lacks; None if there are none."""
         log = self._log
         if self._ceiling_epoch == NO_EPOCH or log.last_epoch < self._ceiling_epoch:
             return None

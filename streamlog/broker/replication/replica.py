@@ -12,8 +12,8 @@ Rule: a replica does not act on metadata from before the broker's registration. 
 
 Rule: a promotion may cut a log (`CutOf`). An elected leader whose log is longer, and has no record
 of the era that the promotion began, leads only after `on_kept`: first the shell keeps what is cut.
-That holds for each leader of the era: a record of the era comes from a leader that was cut before,
-and a replica without one is not in sync any more once the first such record is committed.
+So each leader of the era has been cut: a record of the era comes from a leader that was cut before,
+and once the first such record is committed, a replica without one is not in sync any more.
 
 Not done here: the roles (`leader_replica`, `follower_replica`), all I/O (`partition_replica`).
 """

@@ -62,11 +62,11 @@ EMPTY_LOOKS = 2
 
 
 class Arrivals:
-    """What has come on a connection, and whether its socket is believed when it has nothing.
+    """What has arrived on a connection, and whether an empty socket means that nothing has.
 
-    TLS decrypts a record of up to 16 KiB at once, of which libpq takes 8 KiB at least; before
-    release 18 it leaves the rest there, and the socket does not tell of it. A look at an empty
-    socket takes of that rest alone, so after two of them nothing is left.
+    TLS decrypts a record of up to 16 KiB at once, and libpq takes at least 8 KiB of it. Before
+    release 18, libpq leaves the rest with TLS, where the socket does not show it. A look at an
+    empty socket takes only from that rest, so after two such looks nothing is left.
 
     Args:
         pgconn: the connection.

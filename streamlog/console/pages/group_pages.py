@@ -333,7 +333,7 @@ def reset(
             notice(
                 "warn",
                 strong["The group has members. "],
-                "They commit their own offsets: stop them before a reset. You can dry-run it now.",
+                "They commit their own offsets: stop them before a reset. A dry run is possible.",
             )
         )
     if is_done and moves is not None:
