@@ -1,7 +1,7 @@
 """Manifests for Kubernetes: brokers as a StatefulSet, and the workers of an app as another one.
 
 A broker's pod counts as started once `cluster status` proves the whole cluster well. So Kubernetes
-replaces one broker at a time, and goes on to the next one only when that loses nothing. A broker
+replaces one broker at a time, and takes the next one only when that loses nothing. A broker
 serves clients before its pod counts as started.
 """
 
