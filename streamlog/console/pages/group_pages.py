@@ -393,7 +393,7 @@ def _execute(look: GroupLook, moves: Sequence[Move], token: str | None) -> Node:
         field(type="hidden", name="offsets", value=offsets_text(moves)),
         div(class_="pager")[
             span(class_="hint")[
-                f"{changed} of {len(moves)} offsets will change. Nothing has been changed yet."
+                f"{changed} of {len(moves)} offsets change. Nothing has been changed yet."
             ],
             button(type="submit", class_="danger", disabled=bool(look.members))[
                 f"Reset {look.group_id}"
