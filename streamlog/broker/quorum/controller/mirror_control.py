@@ -513,7 +513,7 @@ def _cuts(topic: TopicRegistration, asked: AlterableMirror) -> dict[int, int]:
     if cuts and not (is_promoted and cuts.keys() <= topic.partitions.keys()):
         raise error_for(
             ErrorCode.INVALID_REQUEST,
-            f"{topic.name}: only a promotion can cut partitions, and the topic has partitions 0 to"
+            f"{topic.name}: only a promotion can cut partitions of the topic, and they are 0 to"
             f" {len(topic.partitions) - 1}: not {sorted(cuts)}",
         )
     return cuts
