@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from streamlog.broker.config.broker import BROKER_SETTINGS, TOPIC_SETTINGS
+from streamlog.broker.config.broker import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
 from streamlog.broker.config.resources import (
     BROKER_LOGGER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
@@ -179,6 +179,7 @@ class ConfigRequests:
         self._directory = directory
         self._metadata = metadata
         self._loggers = LoggerLevels()
+        self._given_texts: tuple[BrokerConfig, Mapping[str, str]] | None = None
 
     def handlers(self, reached: Callable[[RequestContext], AdvertisedEndpoint]) -> Handlers:
         """Return the handler of each request type.
@@ -427,10 +428,18 @@ class ConfigRequests:
             ],
         )
 
+    def _given(self) -> Mapping[str, str]:
+        """Return the settings that the broker was started with, as text."""
+        config = self._directory.given_config
+        # Once, and not for each of a topic's settings: who describes all topics would wait for it.
+        if self._given_texts is None or self._given_texts[0] is not config:
+            self._given_texts = config, config.as_texts()
+        return self._given_texts[1]
+
     def _layers(self, name: str) -> list[DescribeConfigsSynonym]:
         """Return the values of a broker setting, the strongest first, as in KIP-226."""
         setting = BROKER_SETTINGS[name]
-        given = self._directory.given_config.as_texts()[name]
+        given = self._given()[name]
         default = setting.text(setting.default)
         found = [
             _synonym(name, texts[name], source)

@@ -157,6 +157,22 @@ def test_documentation_and_synonyms_are_returned_only_on_request(node: Node) -> 
     node.run(story)
 
 
+def test_the_brokers_settings_are_written_out_once_and_not_for_each_topic(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(broker: Broker) -> None:
+        create(broker)
+        await describe(broker, TOPIC, "t")
+
+        def again(_: BrokerConfig) -> dict[str, str]:
+            raise AssertionError("2,000 topics would take the broker five seconds")
+
+        monkeypatch.setattr(BrokerConfig, "as_texts", again)
+        assert "retention.ms" in await describe(broker, TOPIC, "t")
+
+    node.run(story)
+
+
 def test_an_altered_setting_takes_effect_at_once_and_survives_a_restart(node: Node) -> None:
     async def story(broker: Broker) -> None:
         create(broker)
