@@ -40,6 +40,7 @@ class _Missing:
 
 
 MISSING: Final = _Missing()
+_NO_TEXT: Final = (_Missing, list, dict)
 
 
 class FilteredRecord(msgspec.Struct, frozen=True):
@@ -82,7 +83,8 @@ _FUNCTIONS: Final[Mapping[str, Callable[[Value], Value]]] = {
     "lower": lambda given: given.lower() if isinstance(given, str) else MISSING,
     "upper": lambda given: given.upper() if isinstance(given, str) else MISSING,
     "number": lambda given: _number(given),  # noqa: PLW0108 - defined below
-    "text": lambda given: MISSING if given is MISSING else str(given)[:TEXT_MAX],
+    # Not of a list or an object: it would be Python's text and not JSON's, and cost by their size.
+    "text": lambda given: MISSING if isinstance(given, _NO_TEXT) else str(given)[:TEXT_MAX],
 }
 _JSON_WORDS: Final[Mapping[str, Value]] = {"true": True, "false": False, "null": None}
 """For those who think in JSON."""

@@ -6,7 +6,10 @@ Rule of the module: what is shown is bounded, and what is left out is named. Not
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -18,14 +21,30 @@ Form: TypeAlias = Literal["auto", "json", "text", "hex"]
 FORMS: Final[tuple[Form, ...]] = get_args(Form)
 SHOWN_BYTES_MAX: Final = 64 * 1024
 """Bytes of one key or value that are shown."""
+PAGE_MAX: Final = 1024 * 1024
+"""Characters of all keys and values of a page; beyond, each one gets `LEAST_MAX`."""
+LEAST_MAX: Final = 1024
+HEADER_MAX: Final = 1024
+"""Characters of a header's name, and bytes of its value, that are looked at."""
 JSON_BYTES_MAX: Final = 1024 * 1024
 """Bytes that are parsed as JSON; more stay text."""
 SUMMARY_MAX: Final = 240
 HEADERS_MAX: Final = 100
 HEX_WIDTH: Final = 16
+HEX_LINE: Final = 74
+"""Characters of a line with so many bytes."""
+LETTER_BYTES_MAX: Final = 4
+"""Of one letter in UTF-8."""
 FRAME_BYTES: Final = 5
 """A magic byte 0 and the id of a schema, before what a serializer of the registry writes."""
 MAGIC: Final = 0
+_DECODER: Final = codecs.getincrementaldecoder("utf-8")
+_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
+"""A token of what is known to be JSON."""
+_BEGINS: Final = frozenset("[{")
+_ENDS: Final = frozenset("]}")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_BLANKS: Final = dict.fromkeys(map(ord, "\n\r\t"))
 
 
 class ShownBytes(msgspec.Struct, frozen=True):
@@ -55,22 +74,36 @@ class ShownRecord(msgspec.Struct, frozen=True):
     """Headers that are not shown."""
 
 
-def show(partition: int, record: LogRecord, form: Form = "auto") -> ShownRecord:
-    """Return a record as text, its key and value in a form."""
+def show(
+    partition: int, record: LogRecord, form: Form = "auto", limit: int = SHOWN_BYTES_MAX
+) -> ShownRecord:
+    """Return a record as text, its key and value in a form, each up to a limit of characters."""
     # A client may send any number of headers; a page with all of them would be useless.
     headers = record.headers[:HEADERS_MAX]
     return ShownRecord(
         partition,
         record.offset,
         record.timestamp_ms,
-        show_bytes(record.key, form),
-        show_bytes(record.value, form),
-        tuple((name, show_bytes(data, "auto")) for name, data in headers),
+        show_bytes(record.key, form, limit),
+        show_bytes(record.value, form, limit),
+        # Only its summary is shown: a hundred long ones, read as JSON, would hold up the broker.
+        tuple((name[:HEADER_MAX], _header(data)) for name, data in headers),
         len(record.headers) - len(headers),
     )
 
 
-def show_bytes(data: bytes | None, form: Form = "auto") -> ShownBytes:
+def show_all(records: Iterable[tuple[int, LogRecord]], form: Form) -> Iterator[ShownRecord]:
+    """Yield records as text for one page, which holds `PAGE_MAX` characters and a little more."""
+    left = PAGE_MAX
+    for partition, record in records:
+        # The first ones are shown whole: the link of a record leads to a page that begins with it.
+        limit = max(LEAST_MAX, min(SHOWN_BYTES_MAX, left))
+        shown = show(partition, record, form, limit)
+        left -= len(shown.key.text) + len(shown.value.text)
+        yield shown
+
+
+def show_bytes(data: bytes | None, form: Form = "auto", limit: int = SHOWN_BYTES_MAX) -> ShownBytes:
     """Return bytes as text in a form; a form that does not fit them becomes hex."""
     if data is None:
         return ShownBytes("null", "", "null", 0)
@@ -81,39 +114,78 @@ def show_bytes(data: bytes | None, form: Form = "auto") -> ShownBytes:
     # A text or a JSON value never begins with a null byte, so this takes nothing away from them.
     if form == "auto" and len(data) > FRAME_BYTES and data[0] == MAGIC:
         framed, body = int.from_bytes(data[1:FRAME_BYTES], "big"), data[FRAME_BYTES:]
-    kind, text = _text_of(body, form)
-    shown = text[:SHOWN_BYTES_MAX]
+    kind, text, is_cut = _text_of(body, form, limit)
     return ShownBytes(
-        kind,
-        shown,
-        _summary(body, kind, shown),
-        len(data),
-        is_cut=len(text) > len(shown) or (kind == "hex" and len(body) > SHOWN_BYTES_MAX // 4),
-        schema_id=framed,
+        kind, text, _summary(body, kind, text), len(data), is_cut=is_cut, schema_id=framed
     )
 
 
-def _text_of(data: bytes, form: Form) -> tuple[str, str]:
+def _header(data: bytes | None) -> ShownBytes:
+    return show_bytes(data if data is None else data[:HEADER_MAX], "auto", HEADER_MAX)
+
+
+def _text_of(data: bytes, form: Form, limit: int) -> tuple[str, str, bool]:
+    """Return what bytes are, as a text up to a limit, and whether something is left out."""
     if form in ("auto", "json") and len(data) <= JSON_BYTES_MAX:
+        # Parsed, so that it is known to be JSON, but shown as it was written.
         try:
-            return "JSON", json.dumps(json.loads(data), indent=2, ensure_ascii=False)
-        # Deep nesting ends json's recursion; surrogates are text that no page can hold.
+            json.loads(data)
+            return "JSON", *_laid_out(data.decode(json.detect_encoding(data)), limit)
+        # Deep nesting ends json's recursion.
         except (ValueError, RecursionError):
             pass
     if form != "hex":
         try:
-            text = data.decode()
+            # What is left out needs no decoding; the last letter may be cut in its middle.
+            begin = data[: limit * LETTER_BYTES_MAX]
+            text = _DECODER().decode(begin, len(begin) == len(data))
         except UnicodeDecodeError:
             pass
         else:
-            if form == "text" or _is_readable(text):
-                return "text", text
-    return "hex", hex_dump(data[: SHOWN_BYTES_MAX // 4])
+            shown = text[:limit]
+            if form == "text" or _is_readable(shown):
+                return "text", shown, len(shown.encode()) < len(data)
+    rows = max(1, limit // HEX_LINE)
+    return "hex", hex_dump(data[: rows * HEX_WIDTH]), len(data) > rows * HEX_WIDTH
+
+
+def _laid_out(text: str, limit: int) -> tuple[str, bool]:
+    """Return JSON with a line for each member, up to a limit, and whether something is left out.
+
+    Numbers and repeated names stay as they were written; only spaces differ.
+    """
+    parts, size, depth, last = list[str](), 0, 0, ""
+    for found in _TOKEN.finditer(text):
+        token = found[0]
+        if token in _ENDS:
+            depth -= 1
+            # An empty list or object stays on its line.
+            breaks = last not in _BEGINS
+        else:
+            breaks = last == "," or last in _BEGINS
+        space = " " if last == ":" else ""
+        parts += f"\n{'  ' * depth}" if breaks else space, _readable(token)
+        size += len(parts[-2]) + len(parts[-1])
+        # Here, and not at the end: deep nesting makes a gigabyte of indents from a megabyte.
+        if size > limit:
+            return "".join(parts)[:limit], True
+        depth += token in _BEGINS
+        last = token
+    return "".join(parts), False
+
+
+def _readable(token: str) -> str:
+    """Return a token of JSON, in a string with letters instead of their numbers."""
+    if "\\" not in token:
+        return token
+    shown = json.dumps(json.loads(token), ensure_ascii=False)
+    # Half a pair of surrogates is no letter, and no page can hold it.
+    return token if _SURROGATE.search(shown) else shown
 
 
 def _is_readable(text: str) -> bool:
     # Control characters would move a terminal, and hide in a page: their bytes say more.
-    return all(letter.isprintable() or letter in "\n\r\t" for letter in text[:SHOWN_BYTES_MAX])
+    return text.translate(_BLANKS).isprintable()
 
 
 def hex_dump(data: bytes) -> str:
