@@ -9,6 +9,7 @@ done here: the metrics, which every part of the broker declares in the registry 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
@@ -62,7 +63,10 @@ async def serve_health(broker: Broker, address: str) -> AsyncIterator[str]:
     console = _console_of(broker, address)
     routes: Sequence[BaseRoute] = ()
     if console is not None:
-        routes = (Route("/", _to_console), Mount(ROOT, app=console))
+        below = Mount(ROOT, app=console)
+        # Names of groups may hold line breaks, at which the pattern would end.
+        below.path_regex = re.compile(below.path_regex.pattern, re.DOTALL)
+        routes = (Route("/", _to_console), below)
     with listen(address) as listener:
         site: ASGIApp = make_site(
             BrokerHealth(broker), broker.directory.metrics, more=routes, hosts=listener.hosts

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from streamlog.clock import Clock
@@ -45,11 +45,14 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 BODY_BYTES_MAX: Final = 256 * 1024
+BODY_S: Final = 15.0
 FIELDS_MAX: Final = 50
 STREAMS_MAX: Final = 64
 """Pages that are kept up to date at a time; further ones stay as they are, and try again."""
 CHANGES_MAX: Final = 500
 """Changes that the page of changes shows; the log of the process has all."""
+SAID_MAX: Final = 2_000
+"""Characters of a change or its outcome that are written down."""
 FOREVER: Final = "public, max-age=31536000, immutable"
 STATIC: Final = Path(__file__).parent / "static"
 TYPES: Final[Mapping[str, str]] = {
@@ -59,6 +62,7 @@ TYPES: Final[Mapping[str, str]] = {
 }
 FORBIDDEN: Final = 403
 NOT_ALLOWED: Final = 405
+TIMED_OUT: Final = 408
 TOO_LARGE: Final = 413
 BUSY: Final = 503
 SECTIONS: Final = (
@@ -114,7 +118,15 @@ class Console:
             answer.headers[name] = value
         # Pages hold records and names of users: no cache on the way keeps them.
         answer.headers.setdefault("cache-control", "no-store")
-        await answer(scope, receive, send)
+        if not isinstance(answer, StreamingResponse):
+            await answer(scope, receive, send)
+            return
+        # Counted here, before anything else runs: many that come at once would all find room.
+        self._streams += 1
+        try:
+            await answer(scope, receive, send)
+        finally:
+            self._streams -= 1
 
     async def _answer(self, request: Request, visitor: Visitor) -> Response:
         parts = parts_of(request.scope)
@@ -164,23 +176,21 @@ class Console:
         # Each one renders its page at every look: the bound keeps that work bounded as well.
         if self._streams >= STREAMS_MAX:
             return Response(status_code=BUSY, headers={"retry-after": "10"})
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         asked = followed_by(parts, dict(request.query_params))
         events = (
             self._page_events(request, parts, visitor)
             if asked is None
             else self._tail(*asked, request)
         )
-        return StreamingResponse(self._counted(events), media_type="text/event-stream")
+        return StreamingResponse(self._watched(events), media_type="text/event-stream")
 
-    async def _counted(self, events: AsyncGenerator[str]) -> AsyncGenerator[str]:
-        self._streams += 1
-        try:
-            # Closed with the stream, and not by the collector: it may hold a consumer.
-            async with self._watch.watched(), aclosing(events):
-                async for each in events:
-                    yield each
-        finally:
-            self._streams -= 1
+    async def _watched(self, events: AsyncGenerator[str]) -> AsyncGenerator[str]:
+        # Closed with the stream, and not by the collector: it may hold a consumer.
+        async with self._watch.watched(), aclosing(events):
+            async for each in events:
+                yield each
 
     async def _page_events(
         self, request: Request, parts: Parts, visitor: Visitor
@@ -197,13 +207,16 @@ class Console:
             last = now
             # A comment finds out whether the browser is still there.
             yield "".join(changed) or ": unchanged\n\n"
+            # No page asks for updates of such a view, which may be a search through the log.
+            if not view.is_live:
+                return
 
     async def _tail(self, topic: str, asked: Asked, request: Request) -> AsyncGenerator[str]:
         """Yield the page of messages, whenever there are new ones."""
         query = dict(request.query_params)
         try:
             async with aclosing(
-                follow(self._watch.log, topic, asked, self._watch.stopped)
+                follow(self._watch.log, topic, asked, self._watch.stopped, self._clock)
             ) as found:
                 async for each in found:
                     view = messages(topic, query, each)
@@ -221,8 +234,8 @@ class Console:
                 return Response(status_code=NOT_ALLOWED, headers={"allow": "GET, HEAD"})
         # Read before it is refused: what is left of a body would be the next request.
         form = await _form(request)
-        if form is None:
-            return Response(status_code=TOO_LARGE)
+        if isinstance(form, int):
+            return Response(status_code=form)
         what = f"reset group {name}"
         refusal = self._guard.refusal(visitor, request.headers, form)
         if refusal:
@@ -240,8 +253,10 @@ class Console:
     ) -> View:
         token = self._guard.token(visitor)
         what, error, moves = f"reset group {name}", "", list[Move]()
-        log = self._watch.log
         try:
+            log = self._watch.log
+            # Of a group that was deleted since the dry run, the broker would make a new one.
+            await look_at_group(log, name)
             offsets = offsets_of(form.get("offsets", ""))
             # Asked now, for the audit: since the dry run, the group may have committed others.
             before = await log.admin().group_offsets(name)
@@ -256,11 +271,18 @@ class Console:
         except StreamlogError as refused:
             error = str(refused)
         self._write_down(request, visitor, what, error or "done")
-        look = await look_at_group(log, name)
+        try:
+            look = await look_at_group(self._watch.log, name)
+        # The outcome is what the operator has to know, also if there is nothing to show it on.
+        except StreamlogError:
+            said = notice("bad", error) if error else notice("good", f"{name}: done.")
+            return View(title=name, content=joined(heading_row(h1[name]), said), is_live=False)
         return reset(look, ResetForm(), moves or None, token=token, error=error, is_done=not error)
 
     def _write_down(self, request: Request, visitor: Visitor, what: str, outcome: str) -> None:
         client = request.client.host if request.client else "?"
+        # Names come from the address, and outcomes repeat them.
+        what, outcome = what[:SAID_MAX], outcome[:SAID_MAX]
         change = Change(
             at_ms=self._clock.wall_ms(),
             user=visitor.user,
@@ -280,13 +302,18 @@ def _event(name: str, text: str) -> str:
     return f"event: {name}\n" + "".join(f"data: {line}\n" for line in lines) + "\n"
 
 
-async def _form(request: Request) -> dict[str, str] | None:
-    """Return the fields of a body; None if it is too large."""
+async def _form(request: Request) -> dict[str, str] | int:
+    """Return the fields of a body, or the status of its refusal."""
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > BODY_BYTES_MAX:
-            return None
+    try:
+        # A client that sends a byte now and then would keep its connection for ever.
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > BODY_BYTES_MAX:
+                    return TOO_LARGE
+    except (TimeoutError, ClientDisconnect):
+        return TIMED_OUT
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX))
     except ValueError:

@@ -190,6 +190,7 @@ def offsets_of(text: str) -> dict[TopicPartition, int]:
         rows = msgspec.json.decode(text, type=list[tuple[str, int, int]])
     except msgspec.MsgspecError as error:
         raise UsageError("the form carries no offsets: make a dry run again") from error
-    if not rows or len(rows) > RESET_ROWS_MAX or any(min(p, offset) < 0 for _, p, offset in rows):
+    fit = all(0 <= number < 2**31 and 0 <= offset < 2**63 for _, number, offset in rows)
+    if not rows or len(rows) > RESET_ROWS_MAX or not fit:
         raise UsageError("the form carries offsets that no dry run makes: make one again")
     return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from streamlog.client.consumer import Consumer
 from streamlog.clock import Clock
 from streamlog.console.pages.message_pages import Asked, Found
 from streamlog.console.record_filter import RecordFilter
-from streamlog.console.shown_records import filtered, show
+from streamlog.console.shown_records import ShownRecord, filtered, show_all
 from streamlog.errors import UnknownTopicOrPartition, UsageError
 from streamlog.log import Log
 from streamlog.record import TopicPartition
@@ -35,7 +36,13 @@ FETCH_BYTES: Final = 256 * 1024
 PARTITIONS_MAX: Final = 200
 """Partitions of a topic that one page reads; of a larger topic, an operator names one."""
 PAUSE_S: Final = 0.5
-"""Between two updates of a live page."""
+"""Between two updates of a live page, at least."""
+PAUSE_SHARE: Final = 9
+"""An update of a live page takes at most a tenth of the time."""
+PAUSE_MAX_S: Final = 10.0
+SLICE_MS: Final = 10
+"""How long records are read before others on the event loop have their turn."""
+Polled: TypeAlias = Mapping[TopicPartition, Sequence[LogRecord]]
 
 
 @dataclass(slots=True)
@@ -53,7 +60,24 @@ class _Search:
     def of(cls, asked: Asked) -> _Search:
         return cls(asked, RecordFilter(asked.condition), asked.key.encode() if asked.key else None)
 
-    def fits(self, partition: int, record: LogRecord) -> bool:
+    async def fitting(
+        self, polled: Polled, clock: Clock, deadline_ms: float = math.inf
+    ) -> tuple[list[tuple[int, LogRecord]], dict[TopicPartition, int]]:
+        """Return the records that fit, and where those begin that the deadline left unread."""
+        fit, rest = list[tuple[int, LogRecord]](), dict[TopicPartition, int]()
+        ends_ms = clock.now_ms() + SLICE_MS
+        for part, record in ((part, each) for part, found in polled.items() for each in found):
+            if clock.now_ms() >= ends_ms:
+                # A poll may be 50 MB of JSON: read in one go, it would hold up the whole broker.
+                await asyncio.sleep(0)
+                ends_ms = clock.now_ms() + SLICE_MS
+            if rest or clock.now_ms() >= deadline_ms:
+                rest.setdefault(part, record.offset)
+            elif self._fits(part.partition, record):
+                fit.append((part.partition, record))
+        return fit, rest
+
+    def _fits(self, partition: int, record: LogRecord) -> bool:
         self.scanned += 1
         # Of what was read, whether it fits or not: the broker has sent all of it.
         self.bytes += len(record.key or b"") + len(record.value or b"")
@@ -92,11 +116,11 @@ async def find(log: Log, topic: str, asked: Asked, clock: Clock) -> Found:
             consumer, search, ends, clock.now_ms() + int(PATIENCE_S * 1_000), clock
         )
         positions = {part: await consumer.position(part) for part in parts}
-    return _shown(search, stopped, positions, ends)
+    return await _shown(search, stopped, positions, ends)
 
 
 async def follow(
-    log: Log, topic: str, asked: Asked, stopped: asyncio.Event
+    log: Log, topic: str, asked: Asked, stopped: asyncio.Event, clock: Clock
 ) -> AsyncGenerator[Found]:
     """Yield the newest records of those that are written from now on, whenever there are new ones.
 
@@ -116,14 +140,15 @@ async def follow(
         yield Found(records=())
         while not stopped.is_set():
             polled = await consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS)
-            before = search.scanned
+            before, began_ms = search.scanned, clock.now_ms()
             # All are read, also those that do not fit: the page says how many there were.
-            newest.extend(each for each in _each(polled) if search.fits(*each))
+            newest.extend((await search.fitting(polled, clock))[0])
             if search.scanned != before:
-                records = tuple(show(*each, asked.form) for each in reversed(newest))
-                yield Found(records=records, scanned=search.scanned)
-                # One update for all that arrives meanwhile: a browser can't show more.
-                await asyncio.sleep(PAUSE_S)
+                yield Found(records=await _texts(reversed(newest), asked), scanned=search.scanned)
+                # One update for all that arrives meanwhile: a browser can't show more. The more
+                # pages take part in this, the longer each one takes, and the longer it rests.
+                took_s = (clock.now_ms() - began_ms) / 1_000
+                await asyncio.sleep(min(max(PAUSE_S, PAUSE_SHARE * took_s), PAUSE_MAX_S))
 
 
 def _consumer(log: Log) -> Consumer:
@@ -199,9 +224,11 @@ async def _scan(
         # One page from its beginning needs no more than this; the newest need all up to the end.
         wanted = POLL_RECORDS if is_newest or search.condition.text or search.key else SHOWN
         polled = await consumer.poll(timeout_ms=POLL_MS, max_records=wanted)
-        for partition, record in _each(polled):
-            if search.fits(partition, record):
-                search.kept.append((partition, record))
+        fit, rest = await search.fitting(polled, clock, deadline_ms)
+        search.kept += fit
+        for part, offset in rest.items():
+            # The next page begins with what this one had no time for.
+            consumer.seek(part, offset)
         if is_newest:
             # Only the newest survive each poll, so that memory does not grow with the search.
             search.kept = heapq.nlargest(SHOWN, search.kept, key=_by_time)
@@ -216,8 +243,13 @@ async def _scan(
     return ""
 
 
-def _each(polled: Mapping[TopicPartition, Iterable[LogRecord]]) -> Iterable[tuple[int, LogRecord]]:
-    return ((part.partition, each) for part, records in polled.items() for each in records)
+async def _texts(records: Iterable[tuple[int, LogRecord]], asked: Asked) -> tuple[ShownRecord, ...]:
+    found = []
+    for each in show_all(records, asked.form):
+        found.append(each)
+        # Each one may be a megabyte of JSON, and the broker has others to answer.
+        await asyncio.sleep(0)
+    return tuple(found)
 
 
 def _by_time(found: tuple[int, LogRecord]) -> tuple[int, int, int]:
@@ -225,7 +257,7 @@ def _by_time(found: tuple[int, LogRecord]) -> tuple[int, int, int]:
     return record.timestamp_ms, record.offset, partition
 
 
-def _shown(
+async def _shown(
     search: _Search,
     stopped: str,
     positions: Mapping[TopicPartition, int],
@@ -237,7 +269,7 @@ def _shown(
     if len(ends) == 1:
         # In one partition the order of offsets is the order of the log.
         kept = sorted(search.kept, key=lambda each: each[1].offset, reverse=is_newest)
-    records = tuple(show(*each, asked.form) for each in kept[:SHOWN])
+    records = await _texts(kept[:SHOWN], asked)
     following = None
     if len(ends) == 1 and not is_newest:
         (part, end), at = next(iter(ends.items())), next(iter(positions.values()))

@@ -6,8 +6,10 @@ a page as well, and no page waits for a look at the whole log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote
 
 from streamlog.client.admin import MirrorsDescription
@@ -38,7 +40,13 @@ from streamlog.console.pages.overview_page import overview
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import ROOT, heading_row, nothing, notice
 from streamlog.console.pages.topic_pages import no_topic, partitions, settings, topics
-from streamlog.errors import LogError, StreamlogError, UnknownTopicOrPartition, UsageError
+from streamlog.errors import (
+    LogError,
+    RequestTimedOut,
+    StreamlogError,
+    UnknownTopicOrPartition,
+    UsageError,
+)
 from streamlog.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -73,12 +81,18 @@ def followed_by(parts: Parts, query: Query) -> tuple[str, Asked] | None:
             return None
 
 
+SEARCHES_MAX: Final = 4
+"""Searches for messages at a time. Each one may hold 100 MB for five seconds."""
+SEARCH_WAIT_S: Final = 10.0
+
+
 class PageViews:
     """The pages of one console."""
 
     def __init__(self, watch: LogWatch, changes_made: Sequence[Change], clock: Clock) -> None:
         """`changes_made` grows while the process runs."""
         self._watch, self._changes, self._clock = watch, changes_made, clock
+        self._searches = asyncio.Semaphore(SEARCHES_MAX)
 
     async def view(  # noqa: PLR0911 - one for each page
         self, parts: Parts, query: Query, token: str | None
@@ -132,7 +146,8 @@ class PageViews:
             # A live page fills by its updates.
             if asked.is_live:
                 return messages(name, query, None)
-            found = await find(self._watch.log, name, asked, self._clock)
+            async with self._room_to_search():
+                found = await find(self._watch.log, name, asked, self._clock)
         # A topic that does not exist has no form; a partition that does not is a mistake in it.
         except UnknownTopicOrPartition as error:
             if query.get("partition"):
@@ -142,6 +157,20 @@ class PageViews:
             # With the form, in which the mistake can be mended.
             return messages(name, query, None, error=str(error))
         return messages(name, query, found)
+
+    @asynccontextmanager
+    async def _room_to_search(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(SEARCH_WAIT_S):
+                await self._searches.acquire()
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"{SEARCHES_MAX} other searches run at present: try again in some seconds"
+            ) from None
+        try:
+            yield
+        finally:
+            self._searches.release()
 
     async def _of_groups(self, parts: Parts, query: Query, token: str | None) -> View:
         if not parts:

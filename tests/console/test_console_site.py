@@ -15,6 +15,10 @@ from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.security import AUTHORIZER_STANDARD, SecurityConfig
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.cli.broker_web import serve_health
+from streamlog.clock import SystemClock
+from streamlog.console import console_site
+from streamlog.console.message_reader import find
+from streamlog.console.pages.message_pages import Asked
 from streamlog.errors import ConfigError
 from streamlog.http_access import user_file
 from streamlog.http_access.user_file import set_user
@@ -301,3 +305,126 @@ def test_passwords_are_not_sent_in_clear_to_other_machines() -> None:
 
     with pytest.raises(ConfigError, match=r"web\.certificate\.file"):
         asyncio.run(main("0.0.0.0:0", BrokerConfig(web_users="users")))
+
+
+def test_half_a_letter_in_a_record_hides_no_page() -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await fill(log, "orders", b'{"name": "\\ud800"}', b"next")
+            answer = await browser.get("/console/topics/orders")
+            assert answer.status_code == 200, answer.text
+            assert "next" in answer.text
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("group", ["two\nlines", "a?b#c", "<b>", "%2F", "é😀", " "])
+def test_a_group_of_any_name_has_its_pages(group: str) -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await fill(log, "orders", b"1", b"2")
+            await log.admin().alter_group_offsets(group, {TopicPartition("orders", 0): 2})
+            content = await wait_for(browser, "/console/groups", "1 group")
+            (link,) = [f["href"] for _, f in Page(content).tags if f.get("class") == "name"]
+            answer = await browser.get(f"{link}/reset?try=1&target=earliest")
+            done = await browser.post(f"{link}/reset", data=Page(answer.text).fields())
+            assert "continues at these offsets" in done.text
+            assert await log.admin().group_offsets(group) == {TopicPartition("orders", 0): 0}
+
+    asyncio.run(main())
+
+
+def test_a_group_that_is_gone_is_not_made_again_by_its_reset() -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await prepare(log)
+            form = Page((await browser.get(f"{RESET}?try=1&target=earliest")).text).fields()
+            await log.admin().delete_groups([GROUP])
+            answer = await browser.post(RESET, data=form)
+            assert "GROUP_ID_NOT_FOUND" in answer.text
+            assert not await log.admin().list_groups()
+            assert "GROUP_ID_NOT_FOUND" in (await browser.get("/console/changes")).text
+
+    asyncio.run(main())
+
+
+def test_a_group_that_got_members_after_the_dry_run_stays_as_it_is() -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await prepare(log)
+            form = Page((await browser.get(f"{RESET}?try=1&target=earliest")).text).fields()
+            async with log.consumer(group_id=GROUP) as consumer:
+                await consumer.subscribe(["orders"])
+                while not consumer.assignment:
+                    await consumer.poll(timeout_ms=100)
+                answer = await browser.post(RESET, data=form)
+                assert "NON_EMPTY_GROUP" in answer.text
+                assert await log.admin().group_offsets(GROUP) == {TopicPartition("orders", 0): 3}
+
+    asyncio.run(main())
+
+
+def test_many_followers_at_once_find_no_more_room_than_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(console_site, "STREAMS_MAX", 3)
+
+    async def main() -> None:
+        async with console() as (browser, _):
+            codes = list[int]()
+            all_here = asyncio.Event()
+
+            async def follow() -> None:
+                async with browser.stream("GET", "/console/events/topics") as answer:
+                    codes.append(answer.status_code)
+                    if len(codes) == 20:
+                        all_here.set()
+                    await all_here.wait()
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(20):
+                    group.create_task(follow())
+            assert (codes.count(200), codes.count(503)) == (3, 17)
+            # Those that have left made room.
+            await wait_for(browser, "/console/topics", "no topic")
+
+    asyncio.run(main())
+
+
+def test_a_page_that_is_not_live_is_sent_once() -> None:
+    async def main() -> None:
+        async with console() as (browser, log):
+            await fill(log, "orders", b"x")
+            # Both end by themselves: a search is not repeated for as long as a browser likes.
+            updates = await browser.get("/console/events/topics/orders/messages?q=offset==0")
+            assert updates.text.count("event: content") == 1
+            assert not (await browser.head("/console/events/topics")).content
+
+    asyncio.run(main())
+
+
+def test_a_search_that_ran_out_of_time_continues_on_the_next_page() -> None:
+    async def main() -> None:
+        async with Broker.open("data", files=MemoryFiles()) as broker, Log.within(broker) as log:
+            await fill(log, "orders", *(b"%d" % n for n in range(300)))
+            clock, seen = _Impatient(), list[int]()
+            at: tuple[int, int] | None = (0, 0)
+            while at is not None:
+                asked = Asked(partition=0, begin="offset", offset=at[1], condition="value % 7 == 0")
+                found = await find(log, "orders", asked, clock)
+                assert found.following is None or found.following > at
+                at = found.following
+                seen += [each.offset for each in found.records]
+            assert seen == [*range(0, 300, 7)]
+
+    asyncio.run(main())
+
+
+class _Impatient(SystemClock):
+    """A clock that goes on by a tenth of a second whenever it is read."""
+
+    _read = 0
+
+    def now_ms(self) -> int:
+        self._read += 1
+        return 100 * self._read

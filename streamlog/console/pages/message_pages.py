@@ -137,9 +137,12 @@ def time_of(text: str) -> int:
     # Without a zone, a time is in UTC, as all times on these pages are.
     for attempt in (text, f"{text}Z", f"{text}T00:00:00Z"):
         try:
-            return when_ms(attempt)
+            found_ms = when_ms(attempt)
         except ConfigError:
             continue
+        # In Kafka's protocol, -1 stands for the end of the log, and -2 for its beginning.
+        if found_ms >= 0:
+            return found_ms
     raise UsageError(
         f"the time is like 2026-01-31T12:00:00, in UTC without a zone, or in milliseconds since"
         f" 1970, not {text[:40]!r}"
