@@ -304,20 +304,28 @@ def _event(name: str, text: str) -> str:
 
 async def _form(request: Request) -> dict[str, str] | int:
     """Return the fields of a body, or the status of its refusal."""
-    body = bytearray()
     try:
         # A client that sends a byte now and then would keep its connection for ever.
         async with asyncio.timeout(BODY_S):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > BODY_BYTES_MAX:
-                    return TOO_LARGE
+            body = await _body(request)
     except (TimeoutError, ClientDisconnect):
         return TIMED_OUT
+    if body is None:
+        return TOO_LARGE
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX))
     except ValueError:
         return {}
+
+
+async def _body(request: Request) -> bytes | None:
+    """Return the body; None if it is too large."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            return None
+    return bytes(body)
 
 
 @cache

@@ -326,10 +326,6 @@ class LogDirectory:
             LogDirectoryError: the disk refused.
         """
         volume = self.volume_of(topic, partition)
-        log = self._topics[topic].partitions.get(partition)
-        # A look at the files of 10,000 partitions would hold up all requests for half a second.
-        if log is not None and log.knows_its_size:
-            return log.size_bytes
         with self._disk():
             return volume.folders.size_bytes(
                 partition_folder(self._topics[topic].topic_id, partition)
