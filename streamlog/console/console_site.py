@@ -38,6 +38,7 @@ from streamlog.console.pages.message_pages import Asked, messages
 from streamlog.console.pages.page_layout import Frame, Section, View, navigation, page
 from streamlog.console.pages.page_parts import ROOT, heading_row, notice
 from streamlog.console.request_guard import HEADERS, READING, RequestGuard, Visitor
+from streamlog.console.turns import Turns
 from streamlog.errors import StreamlogError
 from streamlog.http_access.passwords import USER
 
@@ -93,7 +94,8 @@ class Console:
         self._watch, self._clock = watch, clock
         self._guard = RequestGuard(secrets.token_bytes(32), operators)
         self._changes = deque[Change](maxlen=CHANGES_MAX)
-        self._views = PageViews(watch, self._changes, clock)
+        self._turns = Turns(clock)
+        self._views = PageViews(watch, self._changes, self._turns)
         self._streams = 0
 
     @asynccontextmanager
@@ -216,7 +218,7 @@ class Console:
         query = dict(request.query_params)
         try:
             async with aclosing(
-                follow(self._watch.log, topic, asked, self._watch.stopped, self._clock)
+                follow(self._watch.log, topic, asked, self._watch.stopped, self._turns)
             ) as found:
                 async for each in found:
                     view = messages(topic, query, each)

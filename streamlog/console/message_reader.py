@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from streamlog.client.consumer import Consumer
-from streamlog.clock import Clock
 from streamlog.console.pages.message_pages import Asked, Found
 from streamlog.console.record_filter import RecordFilter
 from streamlog.console.shown_records import ShownRecord, filtered, show_all
+from streamlog.console.turns import Turns
 from streamlog.errors import UnknownTopicOrPartition, UsageError
 from streamlog.log import Log
 from streamlog.record import TopicPartition
@@ -40,8 +40,8 @@ PAUSE_S: Final = 0.5
 PAUSE_SHARE: Final = 9
 """An update of a live page takes at most a tenth of the time."""
 PAUSE_MAX_S: Final = 10.0
-SLICE_MS: Final = 10
-"""How long records are read before others on the event loop have their turn."""
+BEHIND_MAX: Final = 5_000
+"""Records of a partition that a live page with a condition may lag behind."""
 Polled: TypeAlias = Mapping[TopicPartition, Sequence[LogRecord]]
 
 
@@ -61,21 +61,20 @@ class _Search:
         return cls(asked, RecordFilter(asked.condition), asked.key.encode() if asked.key else None)
 
     async def fitting(
-        self, polled: Polled, clock: Clock, deadline_ms: float = math.inf
+        self, polled: Polled, turns: Turns, deadline_ms: float = math.inf
     ) -> tuple[list[tuple[int, LogRecord]], dict[TopicPartition, int]]:
         """Return the records that fit, and where those begin that the deadline left unread."""
-        fit, rest = list[tuple[int, LogRecord]](), dict[TopicPartition, int]()
-        ends_ms = clock.now_ms() + SLICE_MS
-        for part, record in ((part, each) for part, found in polled.items() for each in found):
-            if clock.now_ms() >= ends_ms:
-                # A poll may be 50 MB of JSON: read in one go, it would hold up the whole broker.
-                await asyncio.sleep(0)
-                ends_ms = clock.now_ms() + SLICE_MS
-            if rest or clock.now_ms() >= deadline_ms:
-                rest.setdefault(part, record.offset)
-            elif self._fits(part.partition, record):
-                fit.append((part.partition, record))
-        return fit, rest
+        pairs = [(part, each) for part, found in polled.items() for each in found]
+        # A poll may be 50 MB of JSON: read in one go, it would hold up the whole broker.
+        fit = await turns.collect(
+            (self._fits(part.partition, each) for part, each in pairs), deadline_ms
+        )
+        rest = dict[TopicPartition, int]()
+        for part, record in pairs[len(fit) :]:
+            rest.setdefault(part, record.offset)
+        # Shorter if the deadline came first.
+        read = zip(pairs, fit, strict=False)
+        return [(part.partition, each) for (part, each), fits in read if fits], rest
 
     def _fits(self, partition: int, record: LogRecord) -> bool:
         self.scanned += 1
@@ -95,7 +94,7 @@ class _Search:
         return ""
 
 
-async def find(log: Log, topic: str, asked: Asked, clock: Clock) -> Found:
+async def find(log: Log, topic: str, asked: Asked, turns: Turns) -> Found:
     """Return the records that a page asks for.
 
     Raises:
@@ -112,15 +111,13 @@ async def find(log: Log, topic: str, asked: Asked, clock: Clock) -> Found:
         # Every partition has a position of its own, so no reset of offsets is in play.
         for part in parts:
             consumer.seek(part, starts[part])
-        stopped = await _scan(
-            consumer, search, ends, clock.now_ms() + int(PATIENCE_S * 1_000), clock
-        )
+        stopped = await _scan(consumer, search, ends, turns)
         positions = {part: await consumer.position(part) for part in parts}
-    return await _shown(search, stopped, positions, ends)
+    return await _shown(search, stopped, positions, ends, turns)
 
 
 async def follow(
-    log: Log, topic: str, asked: Asked, stopped: asyncio.Event, clock: Clock
+    log: Log, topic: str, asked: Asked, stopped: asyncio.Event, turns: Turns
 ) -> AsyncGenerator[Found]:
     """Yield the newest records of those that are written from now on, whenever there are new ones.
 
@@ -138,17 +135,34 @@ async def follow(
             consumer.seek(part, ends[part])
         # At once, so that the page can say that it waits.
         yield Found(records=())
+        skipped = 0
         while not stopped.is_set():
             polled = await consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS)
-            before, began_ms = search.scanned, clock.now_ms()
+            before, began_ms = search.scanned, turns.clock.now_ms()
             # All are read, also those that do not fit: the page says how many there were.
-            newest.extend((await search.fitting(polled, clock))[0])
+            newest.extend((await search.fitting(polled, turns))[0])
             if search.scanned != before:
-                yield Found(records=await _texts(reversed(newest), asked), scanned=search.scanned)
+                records = await _texts(reversed(newest), asked, turns)
+                said = f"{skipped:,} were skipped to keep up" if skipped else ""
+                yield Found(records=records, scanned=search.scanned, stopped=said)
                 # One update for all that arrives meanwhile: a browser can't show more. The more
                 # pages take part in this, the longer each one takes, and the longer it rests.
-                took_s = (clock.now_ms() - began_ms) / 1_000
+                took_s = (turns.clock.now_ms() - began_ms) / 1_000
                 await asyncio.sleep(min(max(PAUSE_S, PAUSE_SHARE * took_s), PAUSE_MAX_S))
+                skipped += await _skip(consumer, parts, search)
+
+
+async def _skip(consumer: Consumer, parts: Sequence[TopicPartition], search: _Search) -> int:
+    """Go on to the newest records of partitions that grow faster than they are read."""
+    skipped = 0
+    # With a condition, those that fit may be far apart.
+    kept = BEHIND_MAX if search.condition.text or search.key is not None else SHOWN
+    for part, end in (await consumer.end_offsets(parts)).items():
+        at = await consumer.position(part)
+        if end - at > kept:
+            consumer.seek(part, end - SHOWN)
+            skipped += end - SHOWN - at
+    return skipped
 
 
 def _consumer(log: Log) -> Consumer:
@@ -207,11 +221,11 @@ async def _scan(
     consumer: Consumer,
     search: _Search,
     ends: Mapping[TopicPartition, int],
-    deadline_ms: int,
-    clock: Clock,
+    turns: Turns,
 ) -> str:
     """Read until enough is found, or the ends; return why it stopped before, or an empty text."""
-    is_newest = search.asked.begin == "newest"
+    is_newest, clock = search.asked.begin == "newest", turns.clock
+    deadline_ms = clock.now_ms() + int(PATIENCE_S * 1_000)
     open_parts = {part for part in ends if await consumer.position(part) < ends[part]}
     done = ends.keys() - open_parts
     if done:
@@ -224,7 +238,7 @@ async def _scan(
         # One page from its beginning needs no more than this; the newest need all up to the end.
         wanted = POLL_RECORDS if is_newest or search.condition.text or search.key else SHOWN
         polled = await consumer.poll(timeout_ms=POLL_MS, max_records=wanted)
-        fit, rest = await search.fitting(polled, clock, deadline_ms)
+        fit, rest = await search.fitting(polled, turns, deadline_ms)
         search.kept += fit
         for part, offset in rest.items():
             # The next page begins with what this one had no time for.
@@ -243,13 +257,10 @@ async def _scan(
     return ""
 
 
-async def _texts(records: Iterable[tuple[int, LogRecord]], asked: Asked) -> tuple[ShownRecord, ...]:
-    found = []
-    for each in show_all(records, asked.form):
-        found.append(each)
-        # Each one may be a megabyte of JSON, and the broker has others to answer.
-        await asyncio.sleep(0)
-    return tuple(found)
+async def _texts(
+    records: Iterable[tuple[int, LogRecord]], asked: Asked, turns: Turns
+) -> tuple[ShownRecord, ...]:
+    return tuple(await turns.collect(show_all(records, asked.form)))
 
 
 def _by_time(found: tuple[int, LogRecord]) -> tuple[int, int, int]:
@@ -262,6 +273,7 @@ async def _shown(
     stopped: str,
     positions: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
+    turns: Turns,
 ) -> Found:
     asked = search.asked
     is_newest = asked.begin == "newest"
@@ -269,7 +281,7 @@ async def _shown(
     if len(ends) == 1:
         # In one partition the order of offsets is the order of the log.
         kept = sorted(search.kept, key=lambda each: each[1].offset, reverse=is_newest)
-    records = await _texts(kept[:SHOWN], asked)
+    records = await _texts(kept[:SHOWN], asked, turns)
     following = None
     if len(ends) == 1 and not is_newest:
         (part, end), at = next(iter(ends.items())), next(iter(positions.values()))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote
 
 from streamlog.client.admin import MirrorsDescription
-from streamlog.clock import Clock
 from streamlog.console.group_looks import look_at_group, plan_reset
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
@@ -40,6 +39,7 @@ from streamlog.console.pages.overview_page import overview
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import ROOT, heading_row, nothing, notice
 from streamlog.console.pages.topic_pages import no_topic, partitions, settings, topics
+from streamlog.console.turns import Turns
 from streamlog.errors import (
     LogError,
     RequestTimedOut,
@@ -89,9 +89,9 @@ SEARCH_WAIT_S: Final = 10.0
 class PageViews:
     """The pages of one console."""
 
-    def __init__(self, watch: LogWatch, changes_made: Sequence[Change], clock: Clock) -> None:
+    def __init__(self, watch: LogWatch, changes_made: Sequence[Change], turns: Turns) -> None:
         """`changes_made` grows while the process runs."""
-        self._watch, self._changes, self._clock = watch, changes_made, clock
+        self._watch, self._changes, self._turns = watch, changes_made, turns
         self._searches = asyncio.Semaphore(SEARCHES_MAX)
 
     async def view(  # noqa: PLR0911 - one for each page
@@ -147,7 +147,7 @@ class PageViews:
             if asked.is_live:
                 return messages(name, query, None)
             async with self._room_to_search():
-                found = await find(self._watch.log, name, asked, self._clock)
+                found = await find(self._watch.log, name, asked, self._turns)
         # A topic that does not exist has no form; a partition that does not is a mistake in it.
         except UnknownTopicOrPartition as error:
             if query.get("partition"):

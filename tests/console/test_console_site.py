@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import aclosing
 from pathlib import Path
 
 import httpx
@@ -16,9 +17,10 @@ from streamlog.broker.config.security import AUTHORIZER_STANDARD, SecurityConfig
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.cli.broker_web import serve_health
 from streamlog.clock import SystemClock
-from streamlog.console import console_site
-from streamlog.console.message_reader import find
+from streamlog.console import console_site, message_reader
+from streamlog.console.message_reader import find, follow
 from streamlog.console.pages.message_pages import Asked
+from streamlog.console.turns import Turns
 from streamlog.errors import ConfigError
 from streamlog.http_access import user_file
 from streamlog.http_access.user_file import set_user
@@ -318,18 +320,24 @@ def test_half_a_letter_in_a_record_hides_no_page() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("group", ["two\nlines", "a?b#c", "<b>", "%2F", "é😀", " "])
-def test_a_group_of_any_name_has_its_pages(group: str) -> None:
+def test_groups_of_any_name_have_their_pages() -> None:
+    names = {"two\nlines", "a?b#c", "<b>", "%2F", "é😀", " "}
+
     async def main() -> None:
         async with console() as (browser, log):
             await fill(log, "orders", b"1", b"2")
-            await log.admin().alter_group_offsets(group, {TopicPartition("orders", 0): 2})
-            content = await wait_for(browser, "/console/groups", "1 group")
-            (link,) = [f["href"] for _, f in Page(content).tags if f.get("class") == "name"]
-            answer = await browser.get(f"{link}/reset?try=1&target=earliest")
-            done = await browser.post(f"{link}/reset", data=Page(answer.text).fields())
-            assert "continues at these offsets" in done.text
-            assert await log.admin().group_offsets(group) == {TopicPartition("orders", 0): 0}
+            at = TopicPartition("orders", 0)
+            for name in names:
+                await log.admin().alter_group_offsets(name, {at: 2})
+            content = await wait_for(browser, "/console/groups", f"{len(names)} groups")
+            links = [f["href"] for _, f in Page(content).tags if f.get("class") == "name"]
+            for link in links:
+                answer = await browser.get(f"{link}/reset?try=1&target=earliest")
+                done = await browser.post(f"{link}/reset", data=Page(answer.text).fields())
+                assert "continues at these offsets" in done.text
+            assert {name for name in names if await log.admin().group_offsets(name) == {at: 0}} == (
+                names
+            )
 
     asyncio.run(main())
 
@@ -403,28 +411,56 @@ def test_a_page_that_is_not_live_is_sent_once() -> None:
     asyncio.run(main())
 
 
-def test_a_search_that_ran_out_of_time_continues_on_the_next_page() -> None:
+def test_a_search_that_ran_out_of_time_continues_on_the_next_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_reader, "PATIENCE_S", 0.05)
+
     async def main() -> None:
         async with Broker.open("data", files=MemoryFiles()) as broker, Log.within(broker) as log:
-            await fill(log, "orders", *(b"%d" % n for n in range(300)))
-            clock, seen = _Impatient(), list[int]()
+            await fill(log, "orders", *(b"%d" % n for n in range(30)))
+            turns, seen = Turns(_Impatient()), list[int]()
             at: tuple[int, int] | None = (0, 0)
             while at is not None:
                 asked = Asked(partition=0, begin="offset", offset=at[1], condition="value % 7 == 0")
-                found = await find(log, "orders", asked, clock)
+                found = await find(log, "orders", asked, turns)
                 assert found.following is None or found.following > at
                 at = found.following
                 seen += [each.offset for each in found.records]
-            assert seen == [*range(0, 300, 7)]
+            assert seen == [*range(0, 30, 7)]
+
+    asyncio.run(main())
+
+
+def test_a_live_page_keeps_up_with_a_topic_that_grows_faster_than_it_reads() -> None:
+    async def main() -> None:
+        async with Broker.open("data", files=MemoryFiles()) as broker, Log.within(broker) as log:
+            await fill(log, "orders")
+            live = follow(
+                log, "orders", Asked(), stopped=asyncio.Event(), turns=Turns(SystemClock())
+            )
+            async with aclosing(live) as updates:
+                assert not (await anext(updates)).records
+                async with log.producer() as producer:
+                    for n in range(2_000):
+                        await producer.send("orders", b"%d" % n)
+                async for found in updates:
+                    if found.records[0].offset == 1_999:
+                        break
+            assert [each.offset for each in found.records] == [*range(1_999, 1_949, -1)]
+            skipped = int(found.stopped.split()[0].replace(",", ""))
+            # All are accounted for, read or not.
+            assert skipped
+            assert found.scanned + skipped == 2_000
 
     asyncio.run(main())
 
 
 class _Impatient(SystemClock):
-    """A clock that goes on by a tenth of a second whenever it is read."""
+    """A clock that goes on by 5 ms whenever it is read."""
 
     _read = 0
 
     def now_ms(self) -> int:
         self._read += 1
-        return 100 * self._read
+        return 5 * self._read

@@ -1,0 +1,49 @@
+"""Turns: work on records in small pieces, between which the broker answers its clients.
+
+The console reads, filters and lays out records on the event loop of the broker. Rule of the module:
+one piece at a time, of all pages together, then a rest of `REST_SHARE` times its length; so many
+pages make each other slow, and not the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
+
+from streamlog.clock import Clock
+
+SLICE_MS: Final = 10
+"""A piece of work; it is longer if a single record takes longer."""
+REST_SHARE: Final = 2
+T = TypeVar("T")
+
+
+class Turns:
+    """The turns of one process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._turn = asyncio.Lock()
+
+    async def collect(self, work: Iterable[T], deadline_ms: float = math.inf) -> list[T]:
+        """Return what an iterator computes; less of it once the deadline has passed."""
+        found, left, is_done = list[T](), iter(work), False
+        while not is_done:
+            async with self._turn:
+                began_ms = self.clock.now_ms()
+                is_done = self._do_piece(left, found)
+                # Before the turn passes on: a rest in which another page works would be none.
+                await asyncio.sleep(REST_SHARE * (self.clock.now_ms() - began_ms) / 1_000)
+            is_done = is_done or self.clock.now_ms() >= deadline_ms
+        return found
+
+    def _do_piece(self, left: Iterator[T], found: list[T]) -> bool:
+        """Do one piece of work; returns whether it was the last."""
+        ends_ms = self.clock.now_ms() + SLICE_MS
+        for each in left:
+            found.append(each)
+            if self.clock.now_ms() >= ends_ms:
+                return False
+        return True
