@@ -37,7 +37,7 @@ LimitNOFILE=1048576
 
 NoNewPrivileges=true
 ProtectSystem=strict
-ProtectHome=true
+ProtectHome=read-only
 PrivateTmp=true
 PrivateDevices=true
 ProtectClock=true
