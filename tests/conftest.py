@@ -10,7 +10,7 @@ import gc
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -51,6 +51,21 @@ settings.load_profile(os.environ.get("STREAMLOG_PROFILE", "default"))
 # start processes and interrupt them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_handle_error = logging.StreamHandler.handleError
+
+
+def _handle_unless_closed(
+    handler: logging.StreamHandler[TextIO], record: logging.LogRecord
+) -> None:
+    # A command that a test has run logs to its stderr, which is closed when the command ends, and
+    # brokers that other threads of the test serve log on.
+    if not handler.stream.closed:
+        _handle_error(handler, record)
+
+
+setattr(logging.StreamHandler, "handleError", _handle_unless_closed)  # noqa: B010 - for mypy
 
 
 @pytest.fixture(autouse=True)
