@@ -141,26 +141,33 @@ def parse_source_batches(data: Buffer, offset: int) -> CopiedBatches:
             when it appends.
     """
     begin_offset: int | None = None
+    view = memoryview(data)
     pieces: list[Buffer] = []
+    # The source's bytes go into the log as they came, without a copy; `kept` is where those begin
+    # that are not in `pieces` yet.
+    kept = position = 0
     due, last_epoch = offset, NO_EPOCH
-    for batch in split_batches(data):
-        piece: Buffer = batch.data
-        if not pieces and batch.base_offset < offset < batch.next_offset:
+    for batch in split_batches(view):
+        following = position + batch.size_bytes
+        if position == 0 and batch.base_offset < offset < batch.next_offset:
             if batch.record_count == 0:
-                piece = filler(offset, batch.last_offset, batch.leader_epoch)
+                pieces.append(filler(offset, batch.last_offset, batch.leader_epoch))
+                kept = following
             else:
-                begin_offset = due = batch.base_offset
+                begin_offset = batch.base_offset
         elif batch.base_offset > due:
-            pieces.append(filler(due, batch.base_offset - 1, batch.leader_epoch))
+            pieces += (view[kept:position], filler(due, batch.base_offset - 1, batch.leader_epoch))
+            kept = position
         elif batch.base_offset < due:
             raise CorruptData(
                 f"the source sent a batch that begins at offset {batch.base_offset}, where {due}"
                 " was due"
             )
-        pieces.append(piece)
+        position = following
         due, last_epoch = batch.next_offset, max(last_epoch, batch.leader_epoch)
+    whole = view[kept:position]
     return CopiedBatches(
-        records=pieces[0] if len(pieces) == 1 else b"".join(pieces),
+        records=b"".join((*pieces, whole)) if pieces else whole,
         end_offset=due,
         last_epoch=last_epoch,
         begin_offset=begin_offset,
