@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "hand-over": "history_commands:hand_over",
     "promote": "history_commands:promote",
     "stream-time": "topology_commands:stream_time",
+    "reset": "operate.state_commands:reset",
     "doctor": "doctor:doctor",
     "topics": "topics_command:topics",
     "configs": "topics_command:configs",
