@@ -2,7 +2,8 @@
 
 1. The mirrors are read (`AppScan`), and the cut is computed (`cut_app`).
 2. The app's topics are paused, so that the link copies no positions of its group any more; the
-   positions of the cut are committed.
+   positions of the cut are committed. Workers of the app that run here already are looked for
+   before and after the pause: they would commit other positions.
 3. The controller decides in one step that each partition is cut, and promoted.
 4. Leaders keep what is above the cut in `lost-and-found`, and cut it off, before they serve.
 
@@ -18,14 +19,22 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import msgspec
 from rich.table import Table as Grid
 
+from streamlog.broker.config.link import LinkConfig, apps_of
 from streamlog.broker.coordinator.led_shards import shard_index
 from streamlog.broker.mirroring.apps.app_cut import AppCut, Where
 from streamlog.broker.mirroring.apps.app_history import Committed
 from streamlog.broker.mirroring.apps.app_scan import AppScan
 from streamlog.broker.mirroring.link_plan import POSITIONS_LOG, TRANSACTION_LOG
-from streamlog.client.admin import Admin, MirrorDescription, MirrorStatus, PossibleLoss
+from streamlog.client.admin import (
+    Admin,
+    LinkDescription,
+    MirrorDescription,
+    MirrorStatus,
+    PossibleLoss,
+)
+from streamlog.client.admin.lossless_promotion import check_stopped
 from streamlog.client.offset_metadata import OffsetAndMetadata
-from streamlog.errors import UsageError
+from streamlog.errors import LogError, PromotionGivenUp, UsageError
 from streamlog.record import TopicPartition
 
 DECIDED = (
@@ -35,6 +44,7 @@ DECIDED = (
     MirrorStatus.PROMOTING,
 )
 """The states in which a topic can't be paused; in the others it copies."""
+HERE = "in this cluster"
 
 
 class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,43 +114,68 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def check_call(topics: str | None, *, now: bool) -> None:
-    """Check the options that `--app` is combined with.
+def check_call(app: str, link: LinkDescription, topics: str | None) -> None:
+    """Check what `--app` is combined with.
 
     Raises:
-        UsageError: there is nothing to cut, or the app's topics are not for the caller to choose.
+        UsageError: the link does not mirror the app, or topics are named, which the app decides.
     """
-    if not now:
-        raise UsageError(
-            "--app is for --now: without it, a promotion waits until everything is here, so"
-            " nothing has to be cut. Leave --app out"
-        )
     if topics is not None:
         raise UsageError("--app promotes all topics of the app: leave --topics out")
+    apps = apps_of(LinkConfig.of(link.settings))
+    if app not in apps:
+        there = f"its apps are {', '.join(apps)}" if apps else "it has none"
+        raise UsageError(f"link {link.name} mirrors no app {app!r}: {there}")
+
+
+async def mirrors_of(
+    admin: Admin, link: LinkDescription, app: str, mirrors: Collection[MirrorDescription]
+) -> list[MirrorDescription]:
+    """Return those of a link's mirrors that move with an app: all, if the link has no other app.
+
+    Raises:
+        UsageError: the link has several apps, and nothing tells yet which topics are this one's.
+    """
+    left = [each for each in mirrors if each.status is not MirrorStatus.PROMOTED]
+    if is_alone(link) or not left:
+        return [*mirrors]
+    try:
+        plan = await plan_promotion(admin, link, app, left)
+    except LogError as error:
+        raise UsageError(
+            f"link {link.name} has several apps, and which of its topics are those of {app} is not"
+            f" known ({error}): promote them by --topics PATTERN instead of --app"
+        ) from error
+    # The source may still have to note those that were promoted before.
+    return [each for each in mirrors if each not in left or each.name in plan.topics]
+
+
+def is_alone(link: LinkDescription) -> bool:
+    """Return whether a link has one app, so that all that it mirrors is for it."""
+    return len(apps_of(LinkConfig.of(link.settings))) == 1
 
 
 async def plan_promotion(
-    admin: Admin, link: str, app: str, mirrors: Collection[MirrorDescription], *, is_alone: bool
+    admin: Admin, link: LinkDescription, app: str, mirrors: Collection[MirrorDescription]
 ) -> AppPlan:
-    """Read the mirrors of an app, and return what its promotion does.
+    """Read the mirrors of an app, and return what its promotion at once does.
 
     Args:
         admin: this cluster.
-        link: the link's name.
+        link: the link.
         app: the app.
         mirrors: what the link mirrors.
-        is_alone: whether the link has no other app.
 
     Raises:
         LogError: there is no consistent cut, or a mirror can't be read.
     """
-    logs = await admin.app_logs(link)
+    logs = await admin.app_logs(link.name)
     scan = AppScan(
         app,
         {each.name: each.num_partitions for each in mirrors},
         home=shard_index(app, logs.mirrors.get(POSITIONS_LOG, ("", 1))[1]),
         mark=logs.mark,
-        is_alone=is_alone,
+        is_alone=is_alone(link),
     )
     reading = _Reading(admin, {theirs: ours for theirs, (ours, _) in logs.mirrors.items()})
     for number, log in scan.transaction_logs.items():
@@ -187,10 +222,18 @@ async def carry_out(admin: Admin, plan: AppPlan) -> None:
     """Promote an app.
 
     Raises:
-        LogError: its group has members here, or a topic was promoted meanwhile.
+        PromotionGivenUp: it has workers here; nothing has changed.
+        LogError: a topic was promoted meanwhile.
     """
+    await check_stopped(admin, plan.app, HERE)
     if plan.copying:
         await admin.pause_mirrors(plan.copying)
+    try:
+        await check_stopped(admin, plan.app, HERE)
+    except PromotionGivenUp:
+        if plan.copying:
+            await admin.resume_mirrors(plan.copying)
+        raise
     await _set_positions(admin, plan)
     await admin.promote_app_now(plan.cuts())
     # It returns once all partitions have leaders, which are cut.

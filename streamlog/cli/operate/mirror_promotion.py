@@ -23,7 +23,13 @@ from streamlog.broker.mirroring.link_login import login_of
 from streamlog.broker.mirroring.link_plan import own_topics
 from streamlog.broker.mirroring.link_runner import rules_of
 from streamlog.cli.broker_command import broker_config
-from streamlog.cli.operate.app_promotion import AppPlan, carry_out, check_call, plan_promotion
+from streamlog.cli.operate.app_promotion import (
+    AppPlan,
+    carry_out,
+    check_call,
+    mirrors_of,
+    plan_promotion,
+)
 from streamlog.cli.session import LogOption, Session, ask, with_log
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import (
@@ -78,7 +84,8 @@ def promote(
         typer.Option(
             "--app",
             metavar="ID",
-            help="With --now: the app whose transactions are to be here whole or not at all.",
+            help="All topics of an app that the link mirrors. Without --now, its workers have to be"
+            " stopped; with it, its transactions are here whole or not at all.",
         ),
     ] = None,
     now: Annotated[
@@ -105,9 +112,8 @@ def promote(
 ) -> None:
     """Let mirrors become topics of this cluster, without loss unless --now is given; ask first."""
     _check_asks(yes=yes, as_json=as_json)
-    call = _Promotion(context.obj, log, name, topics, yes=yes, as_json=as_json)
-    if app is not None:
-        check_call(topics, now=now)
+    call = _Promotion(context.obj, log, name, topics, app, yes=yes, as_json=as_json)
+    if app is not None and now:
         _promote_app_now(call, app)
     elif now:
         _promote_now(call)
@@ -123,6 +129,7 @@ class _Promotion(NamedTuple):
     log: str | None
     link: str
     topics: str | None
+    app: str | None
     yes: bool
     as_json: bool
 
@@ -135,7 +142,11 @@ def _promote_without_loss(
     async def look(admin: Admin) -> tuple[LinkDescription, list[MirrorDescription]]:
         found = await admin.describe_mirrors()
         link = link_named(found, call.link)
-        return link, [e for e in found.mirrors if e.link == call.link and chosen(e.name)]
+        mirrors = [e for e in found.mirrors if e.link == call.link and chosen(e.name)]
+        if call.app is None:
+            return link, mirrors
+        check_call(call.app, link, call.topics)
+        return link, await mirrors_of(admin, link, call.app, mirrors)
 
     link, mirrors = ask(call.session, call.log, look)
     left = [each for each in mirrors if each.status is not MirrorStatus.PROMOTED]
@@ -153,7 +164,9 @@ def _promote_without_loss(
             return await opened.admin().promote_mirrors(
                 source.admin(),
                 mirrors,
-                copies_groups=bool(link.settings.get("groups")),
+                # Those of its apps are copied, whatever groups it names.
+                copies_groups=bool(link.settings.get("groups") or link.settings.get("apps")),
+                app=call.app or "",
                 patience=patience,
                 on_wait=lambda what: say(f"waiting: {what}", err=True),
             )
@@ -189,7 +202,7 @@ def _show_outcome(outcome: PromotionOutcome, patience: PromotionPatience) -> Non
 
 
 def _promote_now(call: _Promotion) -> None:
-    session, log, name, topics, yes, as_json = call
+    session, log, name, topics, _, yes, as_json = call
     chosen = _chooser(topics)
 
     async def look(admin: Admin) -> tuple[MirrorsDescription, list[PossibleLoss]]:
@@ -225,10 +238,7 @@ def _promote_app_now(call: _Promotion, app: str) -> None:
     async def look(admin: Admin) -> tuple[AppPlan | None, list[PossibleLoss]]:
         found = await admin.describe_mirrors()
         link = link_named(found, call.link)
-        apps = apps_of(LinkConfig.of(link.settings))
-        if app not in apps:
-            there = f"its apps are {', '.join(apps)}" if apps else "it has none"
-            raise UsageError(f"link {call.link} mirrors no app {app!r}: {there}")
+        check_call(app, link, call.topics)
         mirrors = [
             each
             for each in found.mirrors
@@ -236,8 +246,7 @@ def _promote_app_now(call: _Promotion, app: str) -> None:
         ]
         if not mirrors:
             return None, []
-        is_alone = len(apps) == 1
-        plan = await plan_promotion(admin, call.link, app, mirrors, is_alone=is_alone)
+        plan = await plan_promotion(admin, link, app, mirrors)
         return plan, await admin.possible_losses([e for e in mirrors if e.name in plan.topics])
 
     plan, losses = ask(call.session, call.log, look)

@@ -14,6 +14,9 @@ Rules of this module:
 - After step 4 it can't: the source stays sealed, and a command that is run again does step 5.
 - What was decided is unknown when an answer is lost. Then the target is asked, not guessed.
 
+An app's workers have to be stopped on both sides. That is checked before step 1, and once more
+before step 4: a worker that has started in between may have committed positions since step 3.
+
 Apache Kafka can't be sealed. There, the ends of the partitions have to stay where they are for a
 while, without an open transaction. That producers are stopped is the operator's word.
 """
@@ -27,6 +30,7 @@ from typing import Final
 import msgspec
 
 from streamlog.client.admin.admin_area import AdminArea, check, raise_refused
+from streamlog.client.admin.group_admin import GroupAdmin
 from streamlog.client.admin.mirror_answers import (
     Answers,
     LeaderReports,
@@ -44,8 +48,10 @@ from streamlog.errors import (
     PromotionGivenUp,
     StreamlogError,
     UnsupportedVersion,
+    quantity,
     some_of,
 )
+from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.mirror_messages import (
     AlterableMirror,
     AlterableSeal,
@@ -144,6 +150,33 @@ def _gap_here(own: DescribedMirrorPartition, source: DescribedSealPartition) -> 
     return ""
 
 
+async def check_stopped(groups: GroupAdmin, app: str, where: str) -> None:
+    """Check that an app has no workers, by the members of its group.
+
+    Args:
+        groups: the groups of one side.
+        app: the app.
+        where: the side, for the message.
+
+    Raises:
+        PromotionGivenUp: it has some.
+        LogError: the user may not describe the group.
+    """
+    try:
+        (group,) = await groups.describe_groups([app])
+    except LogError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return
+    if group.members:
+        names = [f"{each.client_id} ({each.client_host})" for each in group.members]
+        raise PromotionGivenUp(
+            f"app {app} still has {quantity(len(names), 'worker')} {where}, {some_of(names)}: stop"
+            " them, and run the command again. One that was killed counts until its session"
+            " time-out"
+        )
+
+
 class PromotionSide(AdminArea):
     """One of the two clusters."""
 
@@ -208,14 +241,18 @@ class LosslessPromotion:
         self._on_wait = on_wait
         self._waits_for = ""
         self._cluster_id = ""
+        self._app = ""
         self._mirrors: dict[str, DescribedMirror] = {}
         self._attempts: dict[str, int] = {}
         self._is_sealed = True
         self._may_be_sealed = False
         """Whether the source may have sealed topics for this run."""
 
-    async def run(self, names: Collection[str], *, copies_groups: bool) -> PromotionOutcome:
+    async def run(
+        self, names: Collection[str], *, copies_groups: bool, app: str = ""
+    ) -> PromotionOutcome:
         """Promote mirrors, see `MirrorAdmin.promote_mirrors`."""
+        self._app = app
         newest = freshest((await mirror_answers(self._target.cluster))[0])
         self._cluster_id = newest.cluster_id
         self._mirrors = {each.name: each for each in newest.topics if each.name in names}
@@ -226,6 +263,10 @@ class LosslessPromotion:
             if each.state != _PROMOTED
         }
         if left:
+            try:
+                await self._check_stopped()
+            except PromotionGivenUp as error:
+                raise PromotionGivenUp(f"{error}. Nothing has changed") from error
             results = await self._target.alter("begin the promotion", left, _PROMOTING)
             self._attempts = {each.name: each.attempt for each in results if not each.error_code}
             await self._promote(results, copies_groups=copies_groups)
@@ -252,6 +293,11 @@ class LosslessPromotion:
                 self._attempts[name] = each.attempt
         return {name: each.attempt for name, each in seals.items()}, tuple(noted)
 
+    async def _check_stopped(self) -> None:
+        if self._app:
+            await check_stopped(GroupAdmin(self._source.cluster), self._app, "at the source")
+            await check_stopped(GroupAdmin(self._target.cluster), self._app, "in this cluster")
+
     async def _promote(self, begun: list[MirrorResult], *, copies_groups: bool) -> None:
         """Do the steps that can be given up, and the decision."""
         open_attempts = {each.name: each.attempt for each in begun if not each.error_code}
@@ -264,6 +310,7 @@ class LosslessPromotion:
                     await self._until_still()
                 if copies_groups:
                     await self._until_groups_are_copied()
+                await self._check_stopped()
             _raise_refused("promote", await self._target.alter("promote", open_attempts, _PROMOTED))
         except asyncio.CancelledError as error:
             # After Ctrl-C no one waits any more, and producers must not stay locked out for that.

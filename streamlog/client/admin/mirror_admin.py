@@ -326,6 +326,7 @@ class MirrorAdmin(AdminArea):
         mirrors: Collection[MirrorDescription],
         *,
         copies_groups: bool,
+        app: str = "",
         patience: PromotionPatience | None = None,
         on_wait: Callable[[str], None] = lambda _: None,
     ) -> PromotionOutcome:
@@ -338,6 +339,7 @@ class MirrorAdmin(AdminArea):
             source: the source cluster.
             mirrors: the mirrors; of those that were promoted before, the source is notified.
             copies_groups: whether the link copies groups: they are copied once more before.
+            app: an app that moves with them; it may have no workers in either cluster.
             patience: how long to wait for what.
             on_wait: called with what is waited for, whenever that changes.
 
@@ -351,7 +353,7 @@ class MirrorAdmin(AdminArea):
             on_wait=on_wait,
         )
         names = [each.name for each in mirrors]
-        return await promotion.run(names, copies_groups=copies_groups)
+        return await promotion.run(names, copies_groups=copies_groups, app=app)
 
     async def unseal_topics(self, topics: Collection[str], *, force: bool = False) -> None:
         """Let topics take records again that another cluster was to take over.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 
 from streamlog.broker.broker import Broker
+from streamlog.broker.mirroring.apps.app_cut import AppCut
 from streamlog.broker.mirroring.lost_and_found import FOLDER
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
@@ -18,7 +19,7 @@ from streamlog.cli.operate.app_promotion import AppPlan, carry_out, plan_promoti
 from streamlog.client.admin import Admin
 from streamlog.client.offset_metadata import GroupMetadata
 from streamlog.client.producer import Producer
-from streamlog.errors import LogError
+from streamlog.errors import LogError, PromotionGivenUp
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
@@ -134,8 +135,8 @@ def check(
 
 
 async def plan(admin: Admin) -> AppPlan:
-    mirrors = (await admin.describe_mirrors()).mirrors
-    return await plan_promotion(admin, "east", APP, mirrors, is_alone=True)
+    found = await admin.describe_mirrors()
+    return await plan_promotion(admin, found.links[0], APP, found.mirrors)
 
 
 def kept(files: MemoryFiles) -> list[str]:
@@ -258,3 +259,65 @@ def test_without_a_mark_an_app_is_not_cut() -> None:
                     await plan(log.admin())
 
     asyncio.run(lonely())
+
+
+@asynccontextmanager
+async def working(log: Log) -> AsyncIterator[None]:
+    """Be a worker of the app."""
+    async with log.consumer(group_id=APP) as consumer:
+        await consumer.subscribe(["t"])
+        while not consumer.assignment():
+            await consumer.poll(timeout_ms=50)
+        yield
+
+
+def copies(broker: Broker) -> bool:
+    (found,) = broker._member.metadata.mirrors.values()
+    return found.copies
+
+
+def test_an_app_that_runs_here_already_is_not_cut_whenever_its_worker_comes() -> None:
+    async def early() -> None:
+        async with (
+            serving(MemoryFiles()) as (source, address),
+            serving(MemoryFiles()) as (target, near),
+            Log.open(f"kafka://{near}") as log,
+            AsyncExitStack() as stack,
+        ):
+            create(source)
+            await produce(source, batch(b"1"))
+            await mirror(target, await link(target, address, source), source)
+            await until(lambda: content(target) == content(source))
+            admin, whole = log.admin(), {("t", 0): 1}
+            cut = AppCut(ends=whole, positions={}, committed_by={}, stable=whole, out={})
+            planned = AppPlan(
+                app=APP,
+                topics=("t",),
+                copying=("t",),
+                ends=whole,
+                cut=cut,
+                positions={},
+                read_bytes=0,
+            )
+            says = "has 1 worker in this cluster.*stop them"
+            async with working(log):
+                with pytest.raises(PromotionGivenUp, match=says):
+                    await carry_out(admin, planned)
+            assert copies(target)
+            pause = admin.pause_mirrors
+
+            async def come_late(topics: Collection[str]) -> None:
+                await pause(topics)
+                assert not copies(target)
+                await stack.enter_async_context(working(log))
+
+            admin.pause_mirrors = come_late  # type: ignore[method-assign]
+            with pytest.raises(PromotionGivenUp, match=says):
+                await carry_out(admin, planned)
+            await until(lambda: copies(target))
+            admin.pause_mirrors = pause  # type: ignore[method-assign]
+            await stack.aclose()
+            await carry_out(admin, planned)
+            assert not (await produce(target, batch(b"own"))).error_code
+
+    asyncio.run(early())

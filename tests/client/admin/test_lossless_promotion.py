@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
 from streamlog.broker.broker import Broker
+from streamlog.broker.replication.partition import Partition
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.client.admin import (
-    Admin,
     MirrorDescription,
     MirrorStatus,
     PromotionOutcome,
@@ -90,8 +91,9 @@ def test_a_mirror_is_complete_if_nothing_can_come_any_more_and_all_is_committed_
 class Pair:
     """A source and a target, their clients, and a mirror of topic `t`."""
 
-    def __init__(self, source: Broker, there: Admin, here: Admin) -> None:
-        self.source, self.there, self.here = source, there, here
+    def __init__(self, source: Broker, there: Log, here: Log) -> None:
+        self.source, self.logs = source, (there, here)
+        self.there, self.here = there.admin(), here.admin()
 
     async def mirrors(self) -> tuple[MirrorDescription, ...]:
         return (await self.here.describe_mirrors()).mirrors
@@ -101,12 +103,14 @@ class Pair:
         patience: PromotionPatience = PATIENT,
         *,
         copies_groups: bool = False,
+        app: str = "",
         on_wait: Callable[[str], None] = lambda _: None,
     ) -> PromotionOutcome:
         return await self.here.promote_mirrors(
             self.there,
             await self.mirrors(),
             copies_groups=copies_groups,
+            app=app,
             patience=patience,
             on_wait=on_wait,
         )
@@ -141,7 +145,35 @@ async def run_pair(story: Story, **settings: str) -> None:
         }
         await here.admin().create_link("east", given, source_cluster_id=source.cluster_id)
         await until(lambda: "t" in target.directory.topics)
-        await story(Pair(source, there.admin(), here.admin()), target)
+        await story(Pair(source, there, here), target)
+
+
+def begin_transaction(broker: Broker) -> Partition:
+    """Write a record of a transaction, and leave that open."""
+    data = encode_batch(
+        [(1_000, None, b"open", ())],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    partition = broker._partitions.get("t", 0)
+    partition.append(data, now_ms=0, origin=AppendOrigin.TRANSACTION)
+    return partition
+
+
+def end_transaction(partition: Partition) -> None:
+    partition.end_transaction(7, 0, Marker(COMMIT, 0), now_ms=0, wall_ms=0)
+
+
+@asynccontextmanager
+async def working(log: Log) -> AsyncIterator[None]:
+    """Be a worker of the app `shop`."""
+    async with log.consumer(group_id="shop") as consumer:
+        await consumer.subscribe(["t"])
+        while not consumer.assignment():
+            await consumer.poll(timeout_ms=50)
+        yield
 
 
 def test_a_promotion_takes_everything_and_leaves_the_source_sealed() -> None:
@@ -168,15 +200,7 @@ def test_a_promotion_takes_everything_and_leaves_the_source_sealed() -> None:
 
 def test_a_promotion_that_is_given_up_changes_nothing() -> None:
     async def story(pair: Pair, target: Broker) -> None:
-        data = encode_batch(
-            [(1_000, None, b"open", ())],
-            producer_id=7,
-            producer_epoch=0,
-            base_sequence=0,
-            transactional=True,
-        )
-        partition = pair.source._partitions.get("t", 0)
-        partition.append(data, now_ms=0, origin=AppendOrigin.TRANSACTION)
+        partition = begin_transaction(pair.source)
         with pytest.raises(PromotionGivenUp, match=r"transaction is open.*nothing has changed"):
             await pair.promote(BRIEF)
         assert await pair.seal() is None
@@ -187,7 +211,7 @@ def test_a_promotion_that_is_given_up_changes_nothing() -> None:
 
         def end(what: str) -> None:
             if "transaction is open" in what:
-                partition.end_transaction(7, 0, Marker(COMMIT, 0), now_ms=0, wall_ms=0)
+                end_transaction(partition)
 
         outcome = await pair.promote(on_wait=end)
         assert outcome.promoted == ("t",)
@@ -237,3 +261,46 @@ def test_groups_stand_where_they_did_at_the_source() -> None:
         assert await pair.here.group_offsets("readers") == {WHERE: 3}
 
     asyncio.run(run_pair(story, groups="readers"))
+
+
+def test_an_app_with_workers_is_not_promoted_and_nothing_begins() -> None:
+    async def story(pair: Pair, target: Broker) -> None:
+        waited: list[str] = []
+        for log, where in zip(pair.logs, ("at the source", "in this cluster"), strict=True):
+            says = rf"app shop still has 1 worker {where}.*: stop them.*Nothing has changed"
+            async with working(log):
+                with pytest.raises(PromotionGivenUp, match=says):
+                    await pair.promote(app="shop", on_wait=waited.append)
+        assert (waited, await pair.seal()) == ([], None)
+        (mirror,) = await pair.mirrors()
+        assert mirror.status is MirrorStatus.ACTIVE
+        assert (await pair.promote(app="shop")).promoted == ("t",)
+
+    asyncio.run(run_pair(story))
+
+
+def test_a_worker_that_starts_while_an_app_is_promoted_stops_the_promotion() -> None:
+    async def story(pair: Pair, target: Broker) -> None:
+        partition = begin_transaction(pair.source)
+        leave = asyncio.Event()
+
+        async def come_late() -> None:
+            async with working(pair.logs[0]):
+                end_transaction(partition)
+                await leave.wait()
+
+        async with asyncio.TaskGroup() as group:
+
+            def start(what: str) -> None:
+                if "transaction is open" in what:
+                    group.create_task(come_late())
+
+            with pytest.raises(PromotionGivenUp, match=r"1 worker at the source.*nothing has"):
+                await pair.promote(app="shop", on_wait=start)
+            leave.set()
+        assert await pair.seal() is None
+        assert await pair.produced() == 0
+        assert (await pair.promote(app="shop")).promoted == ("t",)
+        assert content(target) == content(pair.source)
+
+    asyncio.run(run_pair(story))
