@@ -3,7 +3,7 @@
     GET  /console/...                  a page
     GET  /console/events/...           its updates, as server-sent events
     GET  /console/static/...           styles and scripts
-    POST /console/groups/GROUP/reset   new offsets
+    POST /console/...                  a change (`page_changes`)
 
 Rules of the module: bodies and streams have a bound; a change is checked by `request_guard`, and
 written down whether it was made or refused.
@@ -27,13 +27,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from streamlog.clock import Clock
-from streamlog.console.group_looks import look_at_group, offsets_of
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import follow
+from streamlog.console.page_changes import change_of
 from streamlog.console.page_views import PageViews, Parts, followed_by, parts_of, path_below
 from streamlog.console.pages.change_pages import Change
-from streamlog.console.pages.group_pages import Move, ResetForm, reset
 from streamlog.console.pages.message_pages import Asked, messages
 from streamlog.console.pages.page_layout import Frame, Section, View, navigation, page
 from streamlog.console.pages.page_parts import ROOT, heading_row, notice
@@ -61,6 +60,7 @@ TYPES: Final[Mapping[str, str]] = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+SEE_OTHER: Final = 303
 FORBIDDEN: Final = 403
 NOT_ALLOWED: Final = 405
 TIMED_OUT: Final = 408
@@ -229,57 +229,26 @@ class Console:
     # ---- changes ----
 
     async def _change(self, request: Request, parts: Parts, visitor: Visitor) -> Response:
-        match parts:
-            case ("groups", name, "reset"):
-                pass
-            case _:
-                return Response(status_code=NOT_ALLOWED, headers={"allow": "GET, HEAD"})
+        change = change_of(self._watch, parts)
+        if change is None:
+            return Response(status_code=NOT_ALLOWED, headers={"allow": "GET, HEAD"})
         # Read before it is refused: what is left of a body would be the next request.
         form = await _form(request)
         if isinstance(form, int):
             return Response(status_code=form)
-        what = f"reset group {name}"
         refusal = self._guard.refusal(visitor, request.headers, form)
         if refusal:
-            self._write_down(request, visitor, what, f"refused: {refusal}")
+            self._write_down(request, visitor, change.what, f"refused: {refusal}")
             content = joined(
                 heading_row(h1["Refused"]), notice("bad", f"Nothing was changed: {refusal}.")
             )
             view = View(title="Refused", content=content, is_live=False, status=FORBIDDEN)
             return self._page(request, parts, visitor, view)
-        view = await self._reset(request, name, form, visitor)
-        return self._page(request, parts, visitor, view)
-
-    async def _reset(
-        self, request: Request, name: str, form: Mapping[str, str], visitor: Visitor
-    ) -> View:
-        token = self._guard.token(visitor)
-        what, error, moves = f"reset group {name}", "", list[Move]()
-        try:
-            log = self._watch.log
-            # Of a group that was deleted since the dry run, the broker would make a new one.
-            await look_at_group(log, name)
-            offsets = offsets_of(form.get("offsets", ""))
-            # Asked now, for the audit: since the dry run, the group may have committed others.
-            before = await log.admin().group_offsets(name)
-            moves = [
-                Move(part.topic, part.partition, before.get(part), offset)
-                for part, offset in sorted(offsets.items())
-            ]
-            first = ", ".join(f"{m.topic}-{m.partition} {m.before} to {m.after}" for m in moves[:5])
-            more = f" and {len(moves) - 5} more" if len(moves) > 5 else ""  # noqa: PLR2004 - five
-            what = f"reset group {name}: {first}{more}"
-            await log.admin().alter_group_offsets(name, offsets)
-        except StreamlogError as refused:
-            error = str(refused)
-        self._write_down(request, visitor, what, error or "done")
-        try:
-            look = await look_at_group(self._watch.log, name)
-        # The outcome is what the operator has to know, also if there is nothing to show it on.
-        except StreamlogError:
-            said = notice("bad", error) if error else notice("good", f"{name}: done.")
-            return View(title=name, content=joined(heading_row(h1[name]), said), is_live=False)
-        return reset(look, ResetForm(), moves or None, token=token, error=error, is_done=not error)
+        made = await change.make(form, self._guard.token(visitor))
+        self._write_down(request, visitor, made.what, made.error or "done")
+        if made.view is None:
+            return RedirectResponse(made.see, SEE_OTHER)
+        return self._page(request, parts, visitor, made.view)
 
     def _write_down(self, request: Request, visitor: Visitor, what: str, outcome: str) -> None:
         client = request.client.host if request.client else "?"

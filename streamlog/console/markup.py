@@ -138,4 +138,4 @@ span, strong, summary, svg, table, tbody, td, text_, tfoot, th, thead, time_, ti
 circle, g, line, path, polyline, rect = map(
     Element, ["circle", "g", "line", "path", "polyline", "rect"]
 )
-field = Element("input")
+field, textarea = Element("input"), Element("textarea")

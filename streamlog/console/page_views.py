@@ -17,6 +17,7 @@ from streamlog.console.group_looks import look_at_group, plan_reset
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import find
+from streamlog.console.page_changes import look_at_settings
 from streamlog.console.pages.broker_pages import (
     LinkRow,
     MirrorLook,
@@ -38,7 +39,8 @@ from streamlog.console.pages.message_pages import Asked, asked_of, messages
 from streamlog.console.pages.overview_page import overview
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import ROOT, heading_row, nothing, notice
-from streamlog.console.pages.topic_pages import no_topic, partitions, settings, topics
+from streamlog.console.pages.topic_forms import create_form, settings, write_form
+from streamlog.console.pages.topic_pages import no_topic, partitions, readers, topics
 from streamlog.console.turns import Turns
 from streamlog.errors import (
     LogError,
@@ -107,7 +109,7 @@ class PageViews:
         try:
             match parts:
                 case ("topics", *rest):
-                    return await self._of_topics(tuple(rest), query)
+                    return await self._of_topics(tuple(rest), query, token)
                 case ("groups", *rest):
                     return await self._of_groups(tuple(rest), query, token)
                 case ("mirrors",):
@@ -126,19 +128,34 @@ class PageViews:
             case _:
                 return _no_page()
 
-    async def _of_topics(self, parts: Parts, query: Query) -> View:
+    async def _of_topics(  # noqa: PLR0911 - one for each page
+        self, parts: Parts, query: Query, token: str | None
+    ) -> View:
         sight = self._watch.sight
         match parts:
+            case () if query.get("create"):
+                return create_form(query, token)
             case ():
-                return topics(sight, query)
+                return topics(sight, query, can_create=token is not None)
             case (name,) | (name, "messages"):
                 return await self._messages(name, query)
+            case (name, "write"):
+                return write_form(name, query, token)
+            case (name, "groups"):
+                return readers(sight, name, query)
             case (name, "partitions"):
                 return partitions(sight, name, query)
             case (name, "settings"):
-                return settings(sight, name, query)
+                return await self._settings(name, query, token)
             case _:
                 return _no_page()
+
+    async def _settings(self, name: str, query: Query, token: str | None) -> View:
+        try:
+            # Not from the last look: a form must show the value that it changes.
+            return settings(await look_at_settings(self._watch.log, name), query, token)
+        except UnknownTopicOrPartition:
+            return no_topic(name)
 
     async def _messages(self, name: str, query: Query) -> View:
         try:

@@ -37,6 +37,7 @@ from streamlog.console.pages.overview_page import LATE_MS, not_seen_yet, stale
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import (
     QUERY_MAX,
+    READS_ONLY,
     Heading,
     Order,
     Tone,
@@ -385,7 +386,7 @@ def _change(move: Move) -> str:
 
 def _execute(look: GroupLook, moves: Sequence[Move], token: str | None) -> Node:
     if token is None:
-        return p(class_="hint")["You may read, but not make changes: an operator can do this."]
+        return p(class_="hint")[READS_ONLY]
     # All offsets are sent, also those that stay: the request says what the page has shown.
     changed = sum(each.before != each.after for each in moves)
     return form(method="post", action=address("groups", look.group_id, "reset"))[

@@ -213,7 +213,13 @@ def _result(topic: str, query: Mapping[str, str], found: Found, *, is_live: bool
                          begin="offset", at=offset),
         )["Next →"]  # fmt: skip
     return joined(
-        div(class_="records")[(_record(topic, each) for each in found.records)],
+        div(class_="records")[
+            # The link of a record leads to a page that begins with it, opened.
+            (
+                _record(topic, each, is_open=query.get("open") == "1" and at == 0)
+                for at, each in enumerate(found.records)
+            )
+        ],
         div(class_="pager")[span(class_="hint")[_scanned(found)], more],
     )
 
@@ -223,11 +229,12 @@ def _scanned(found: Found) -> str:
     return f"{said}; {found.stopped}" if found.stopped else said
 
 
-def _record(topic: str, record: ShownRecord) -> Markup:
+def _record(topic: str, record: ShownRecord, *, is_open: bool) -> Markup:
     # Partition and offset are the only name that a record has.
     where = f"{record.partition}:{record.offset}"
     # The id lets an update find the record again, so that an open one stays open.
-    return details(class_="record", id=f"r-{record.partition}-{record.offset}")[
+    return details(class_="record", id=f"r-{record.partition}-{record.offset}",
+                   open=is_open)[
         summary[
             span(class_="at mono")[where],
             span(class_="at")[moment(record.timestamp_ms)],
@@ -238,9 +245,12 @@ def _record(topic: str, record: ShownRecord) -> Markup:
             dl(class_="facts")[
                 dt["Partition, offset"],
                 dd[a(href=address("topics", topic, "messages", partition=record.partition,
-                                  begin="offset", at=record.offset))[where]],
+                                  begin="offset", at=record.offset, open=1))[where]],
                 dt["Time"],
                 dd[f"{moment(record.timestamp_ms)} UTC"],
+                dt["Read by"],
+                dd[a(href=address("topics", topic, "groups", partition=record.partition,
+                                  offset=record.offset))["Groups that have read it, or not yet"]],
             ],
             _part("Key", record.key),
             _part("Value", record.value),

@@ -136,6 +136,9 @@ def tiles(*shown: Node) -> Markup:
     return div(class_="tiles")[shown]
 
 
+READS_ONLY: Final = "You may read, but not make changes: an operator can do this."
+
+
 def command_line(command: str) -> Markup:
     """Return a command with a button that copies it."""
     return div(class_="command")[

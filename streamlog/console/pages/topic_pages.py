@@ -1,21 +1,19 @@
-"""The topics: a list, and one topic with its partitions and settings."""
+"""The topics: a list, and one topic with its partitions and the groups that read it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
-from streamlog.adviser.log_view import LogView, TopicView, size
+from streamlog.adviser.log_view import GroupView, LogView, ReadingView, TopicView, size
 from streamlog.console.log_sight import LogSight, TopicFigures, figures_of
 from streamlog.console.markup import (
     Markup,
     Node,
     a,
-    code,
     div,
     field,
     h1,
-    h2,
     joined,
     label,
     nav,
@@ -28,6 +26,7 @@ from streamlog.console.pages.page_parts import (
     Heading,
     Order,
     address,
+    age,
     badge,
     cut,
     heading_row,
@@ -42,6 +41,9 @@ from streamlog.console.pages.page_parts import (
 )
 
 INTERNAL: Final = "internal"
+DIGITS_MAX: Final = 19
+RecordAt: TypeAlias = tuple[int, int]
+"""The partition and offset of a record of a topic."""
 COLUMNS: Final = (
     Heading("Topic", sort="name"),
     Heading("Partitions", is_number=True, sort="partitions"),
@@ -62,7 +64,7 @@ _KEYS: Final[Mapping[str, Callable[[TopicView, TopicFigures], object]]] = {
 }
 
 
-def topics(sight: LogSight, query: Mapping[str, str]) -> View:
+def topics(sight: LogSight, query: Mapping[str, str], *, can_create: bool = False) -> View:
     """Return the list; `query` has the words of the search, the order and the page."""
     view, words = sight.view, query.get("q", "")
     if view is None:
@@ -86,8 +88,9 @@ def topics(sight: LogSight, query: Mapping[str, str]) -> View:
     inside = label(class_="check")[
         field(type="checkbox", name=INTERNAL, value="1", checked=with_internal), "Internal topics"
     ]
+    creating = a(class_="button main", href=address("topics", create=1))["Create a topic"]
     content = joined(
-        heading_row(h1["Topics"]),
+        heading_row(h1["Topics"], creating if can_create else None),
         stale(sight),
         search(address("topics"), words, "Search topics", {"sort": order.word}, inside),
         rows_of(COLUMNS, [_row(*pair) for pair in shown.rows], name="Topics", sorting=(order, link))
@@ -135,7 +138,13 @@ def _state(topic: TopicView, figures: TopicFigures) -> Node:
 
 def topic_tabs(name: str, current: str) -> Markup:
     """Return the ways between the pages of one topic."""
-    pages = {"messages": "Messages", "partitions": "Partitions", "settings": "Settings"}
+    pages = {
+        "messages": "Messages",
+        "write": "Write",
+        "groups": "Groups",
+        "partitions": "Partitions",
+        "settings": "Settings",
+    }
     return joined(
         div(class_="crumb")[a(href=address("topics"))["Topics"]],
         heading_row(h1[name]),
@@ -156,15 +165,9 @@ def partitions(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
     found = _found(sight, name, "partitions")
     if isinstance(found, View):
         return found
-    view, topic = found
+    _, topic = found
     figures = figures_of(topic)
     shown = cut(topic.partitions, query.get("page", ""))
-    # Those that have committed: a reader without a group leaves no trace in the log.
-    readers = sorted(
-        group.group_id
-        for group in view.groups.values()
-        if any(at.topic == name for at in group.readings)
-    )
     rows = [
         (
             a(href=address("topics", name, "messages", partition=each.partition))[
@@ -192,10 +195,6 @@ def partitions(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
         ),
         rows_of(_PARTITION_HEADINGS, rows, name=f"Partitions of {name}"),
         pager(shown, lambda page: address("topics", name, "partitions", page=page), "partitions"),
-        h2["Groups that read it"],
-        p[_names(readers)]
-        if readers
-        else p(class_="hint")["No group has committed offsets for it."],
     )
     return View(title=name, content=content)
 
@@ -208,42 +207,97 @@ _PARTITION_HEADINGS: Final = (
 )  # fmt: skip
 
 
-def _names(groups: list[str]) -> list[Node]:
-    shown: list[Node] = [
-        [", " if at else None, a(href=address("groups", name))[name]]
-        for at, name in enumerate(groups[:20])
-    ]
-    return [*shown, f" and {len(groups) - 20} more"] if len(groups) > 20 else shown  # noqa: PLR2004 - a line or two
-
-
-def settings(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
-    """Return the settings of a topic."""
-    found = _found(sight, name, "settings")
+def readers(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
+    """Return the groups that read a topic, and whether they have read one of its records."""
+    found = _found(sight, name, "groups")
     if isinstance(found, View):
         return found
-    view, topic = found
-    words = query.get("q", "")
+    view, _ = found
+    at = record_of(query)
     rows = [
-        (code[key], "—" if value is None else value)
-        for key, value in sorted(topic.settings.items())
-        if words in key
+        (group, reading)
+        for group in sorted(view.groups.values(), key=lambda each: each.group_id)
+        if (reading := _reading(group, name, at)) is not None
     ]
+    shown = cut(rows, query.get("page", ""))
     content = joined(
-        topic_tabs(name, "settings"),
+        topic_tabs(name, "groups"),
         stale(sight),
-        search(address("topics", name, "settings"), words, "Search settings", {}),
-        rows_of([Heading("Setting"), Heading("Value")], rows[:500], name=f"Settings of {name}")
+        _which_record(name, at),
+        rows_of(
+            _READER_HEADINGS if at is None else (*_READER_HEADINGS, Heading("This record")),
+            [_reader(group, reading, at) for group, reading in shown.rows],
+            name=f"Groups that read {name}",
+        )
         if rows
+        # Those that have committed: a reader without a group leaves no trace in the log.
         else nothing(
-            "No setting's name contains this." if words else "The settings could not be read."
+            "No group has committed offsets for it."
+            if at is None
+            else "No group has committed an offset for this partition."
         ),
-        h2["Change one"],
-        p(class_="hint")[
-            "Changes take effect at once. docs/configuration.md documents all settings."
-        ],
-        p[code[view.alter_topic(name, "SETTING", "VALUE")]],
+        pager(shown, lambda page: address("topics", name, "groups", **_kept(query), page=page),
+              "groups")
+        if rows
+        else None,
+    )  # fmt: skip
+    return View(title=f"Groups of {name}", content=content)
+
+
+_READER_HEADINGS: Final = (
+    Heading("Group"), Heading("State"), Heading("Members", is_number=True),
+    Heading("Lag", is_number=True), Heading("Records behind", is_number=True),
+)  # fmt: skip
+
+
+def record_of(query: Mapping[str, str]) -> RecordAt | None:
+    """Return the partition and offset that an address names; None if it names none."""
+    given = [query.get("partition", ""), query.get("offset", "")]
+    # A malformed one names no record: the page then shows the groups of the whole topic.
+    if not all(each.isascii() and each.isdecimal() and len(each) < DIGITS_MAX for each in given):
+        return None
+    return int(given[0]), int(given[1])
+
+
+def _kept(query: Mapping[str, str]) -> dict[str, str]:
+    return {name: query[name] for name in ("partition", "offset") if name in query}
+
+
+def _which_record(name: str, at: RecordAt | None) -> Node:
+    if at is None:
+        return None
+    partition, offset = at
+    where = address("topics", name, "messages", partition=partition, begin="offset", at=offset,
+                    open=1)  # fmt: skip
+    return p["Who has read record ", a(href=where)[f"{partition}:{offset}"], "? ",
+             a(href=address("topics", name, "groups"))["Show all partitions"]]  # fmt: skip
+
+
+def _reading(group: GroupView, name: str, at: RecordAt | None) -> list[ReadingView] | None:
+    found = [
+        reading
+        for part, reading in group.readings.items()
+        if part.topic == name and (at is None or part.partition == at[0])
+    ]
+    return found or None
+
+
+def _reader(group: GroupView, found: list[ReadingView], at: RecordAt | None) -> tuple[Node, ...]:
+    ages = [each.lag_ms for each in found if each.lag_ms is not None]
+    lags = [each.lag for each in found if each.lag is not None]
+    row: tuple[Node, ...] = (
+        a(class_="name", href=address("groups", group.group_id))[group.group_id],
+        group.state,
+        number(len(group.members)),
+        age(max(ages, default=None)),
+        number(sum(lags) if lags else None),
     )
-    return View(title=name, content=content)
+    if at is None:
+        return row
+    # The committed offset is that of the next record; a reset may have skipped this one.
+    before = at[1] - found[0].committed
+    said = badge("read", "good") if before < 0 else badge("not read yet", "warn")
+    return (*row, [said, f" {number(before)} before it" if before > 0 else ""])
 
 
 def _found(sight: LogSight, name: str, page: str) -> tuple[LogView, TopicView] | View:
