@@ -25,7 +25,7 @@ import msgspec
 
 from streamlog.connect.connector_errors import ConnectError, Retriable
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
-from streamlog.connect.row_spans import key_spans, row_spans, spans_of_contents
+from streamlog.connect.row_spans import column_spans, spans_of_contents
 from streamlog.connect.schema_record import with_read_schemas
 from streamlog.connect.sink_rows import SinkRow, SinkRows
 from streamlog.connect.source import READ_BYTES_MAX, Read, ReadColumns, Transform
@@ -56,6 +56,8 @@ _NOT_OF_RECORDS: Final = (Retriable, ConfigError)
 They pass, as a dead letter would lose a sound record."""
 AnyRead: TypeAlias = Read[Any, Any]
 """A read whose types only its source knows."""
+SPANS_LEAST: Final = 64
+"""The fewest records of a Read that are written into one buffer; the buffer has a price, too."""
 UNWRITTEN: Final = -1
 """Partition and offset of a source's record, which the log does not have."""
 
@@ -247,9 +249,10 @@ class SourceCarrier:
         values: Sequence[Any] = columns.values
         if not columns.is_raw:
             try:
-                values = self._column(spec.value, values, is_bytes=False)
-                if keys is not None:
-                    keys = self._keys_of(values, spec.key, keys)
+                if keys is None:
+                    values = self._column(spec.value, values, is_bytes=False)
+                else:
+                    keys, values = self._columns(spec, keys, values, is_bytes=False)
             except _NOT_OF_RECORDS:
                 raise
             except Exception:  # noqa: BLE001 - any serde's: the other way finds the record
@@ -306,9 +309,11 @@ class SourceCarrier:
     ) -> None:
         """Add the records of one topic; columns first, and one by one where that fails."""
         try:
-            keys = self._column(spec.key, [record.key for record in records], is_bytes=is_bytes)
-            values = self._column(
-                spec.value, [record.value for record in records], is_bytes=is_bytes
+            keys, values = self._columns(
+                spec,
+                [record.key for record in records],
+                [record.value for record in records],
+                is_bytes=is_bytes,
             )
         except _NOT_OF_RECORDS:
             raise
@@ -329,24 +334,39 @@ class SourceCarrier:
         )
 
     def _column(
-        self, serde: AnySerde, column: Sequence[Any], *, is_bytes: bool
+        self, serde: AnySerde, column: Sequence[Any], *, is_bytes: bool, in_spans: bool = True
     ) -> Sequence[bytes | None]:
         if is_bytes and all(isinstance(each, bytes | None) for each in column):
             return column
-        spans = row_spans(serde, column) if isinstance(column, NamedColumns) else None
-        return serialize_column(serde, declare_rows(serde, column)) if spans is None else spans
+        is_table = isinstance(column, NamedColumns)
+        rows = column if is_table else declare_rows(serde, column)
+        # All that a commit writes is held until then: in objects of their own, its records would
+        # be so much memory that the system clears it anew for each commit.
+        if in_spans and (is_table or len(rows) >= SPANS_LEAST):
+            spans = column_spans(serde, rows)
+            if spans is not None:
+                return spans
+        return serialize_column(serde, declare_rows(serde, rows) if is_table else rows)
 
-    def _keys_of(
-        self, values: Sequence[bytes | None], serde: AnySerde, keys: Sequence[Any]
-    ) -> Sequence[bytes | None]:
-        """Return keys as their serde writes them, in a buffer if the values are in one."""
-        if not isinstance(values, ByteSpans):
-            return self._column(serde, keys, is_bytes=False)
-        spans = key_spans(serde, keys)
-        if spans is not None:
-            return spans
-        written = self._column(serde, keys, is_bytes=False)
-        return spans_of_contents(written) or written
+    def _columns(
+        self,
+        spec: TopicSpec,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        *,
+        is_bytes: bool,
+    ) -> tuple[Sequence[bytes | None], Sequence[bytes | None]]:
+        """Return keys and values as their serdes write them; the keys as the values, in a buffer.
+
+        Raises:
+            Exception: any serde's; it does not say which record it was.
+        """
+        written = self._column(spec.value, values, is_bytes=is_bytes)
+        in_spans = isinstance(written, ByteSpans)
+        found = self._column(spec.key, keys, is_bytes=is_bytes, in_spans=in_spans)
+        if in_spans and not isinstance(found, ByteSpans):
+            found = spans_of_contents(found) or found
+        return found, written
 
     def _drop(
         self, record: AnyRecord, error: Exception, carried: CarriedRead, stage: Stage
@@ -541,11 +561,11 @@ def _by_topic(records: Sequence[AnyRecord]) -> dict[str, Sequence[AnyRecord]]:
     return {**found}
 
 
-def _times_ms(times: Sequence[datetime]) -> list[int]:
+def _times_ms(times: Sequence[datetime]) -> array[int]:
     # Records of a page of rows, or of a transaction, have one time.
     if times.count(times[0]) == len(times):
-        return [when_ms(times[0])] * len(times)
-    return [*map(when_ms, times)]
+        return array("q", [when_ms(times[0])]) * len(times)
+    return array("q", map(when_ms, times))
 
 
 def _bytes_of(serde: AnySerde, value: UserValue) -> bytes | None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from streamlog.connect import Read
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
-from streamlog.connect_tasks.carried import SinkCarrier, SourceCarrier, declare_rows
+from streamlog.connect_tasks.carried import SPANS_LEAST, SinkCarrier, SourceCarrier, declare_rows
 from streamlog.connectors.memory import MemorySource, Print
 from streamlog.durations import moment
 from streamlog.errors import ProcessingError
@@ -173,6 +173,53 @@ def test_rows_of_the_usual_types_are_carried_in_one_buffer() -> None:
             assert isinstance(batch.keys, ByteSpans)
             assert isinstance(batch.values, ByteSpans)
             assert [*batch.values] == [b'{"id":7,"note":"a"}', b'{"id":8,"note":null}']
+
+
+_KEPT = st.lists(
+    st.tuples(
+        st.none() | st.text(max_size=3),
+        st.none() | st.builds(Noted, st.integers(), st.none() | st.text(max_size=3)),
+        st.sampled_from([NOW, moment(5)]),
+        st.sampled_from([(), (("h", b"x"),)]),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(_KEPT, st.booleans())
+def test_many_records_are_carried_as_each_alone(
+    fields: list[tuple[Any, ...]], has_bad: bool
+) -> None:
+    """Those of a large Read lie in one buffer; a bad one among them is given up alone."""
+    connector = SourceConnector(
+        name="in",
+        source=MemorySource(values=[]),
+        topics={"": TopicSpec("t", serde_for(str), serde_for(Noted))},
+        policy=on_error.dlq("letters"),
+    )
+    carrier = SourceCarrier(connector)
+    records: list[AnyRecord] = [Record(*each) for each in fields] * SPANS_LEAST
+    if has_bad:
+        records.insert(1, Record("k", "no Noted", NOW))
+
+    def contents(many: list[list[AnyRecord]]) -> list[object]:
+        carried = [carrier.carry(Read(some, {}), NOW) for some in many]
+        batches = [batch for each in carried for batch in each.batches]
+        return [
+            (batch.topic, *record)
+            for batch in batches
+            for record in zip(
+                batch.timestamps,
+                batch.keys,
+                batch.values,
+                batch.headers or [()] * len(batch.timestamps),
+                strict=True,
+            )
+            if batch.topic == "t"
+        ] + [sum(drop.count for each in carried for drop in each.drops)]
+
+    assert contents([records]) == contents([[record] for record in records])
 
 
 def _refuse(record: AnyRecord) -> AnyRecord:

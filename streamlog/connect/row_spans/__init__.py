@@ -1,4 +1,4 @@
-"""Row spans: the rows of a table as the bytes of the log, in one buffer.
+"""Row spans: the rows of a table, or other values, as the bytes of the log, in one buffer.
 
 Rule: the bytes are those that the topic's serde writes, or there are none. Whatever takes more than
 to write the values of the columns one after another (a class that checks its values, a serde of
@@ -11,6 +11,7 @@ import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import NoneType
 from typing import Any, Final, get_origin, is_typeddict
 
 import msgspec
@@ -24,10 +25,11 @@ from streamlog.connect.arrow_columns.value_buffers import (
 from streamlog.connect.row_spans.copied_rows import CopiedRows
 from streamlog.connect.row_spans.json_rows import JsonForm
 from streamlog.records.arrow_rows import BinaryArray
-from streamlog.records.byte_spans import ByteSpans
+from streamlog.records.byte_spans import ByteSpans, cut_lines
+from streamlog.records.record_columns import all_of_type
 from streamlog.serdes import IntSerde, JsonSerde, StrSerde
 from streamlog.serdes.erased_types import AnySerde, UserValue
-from streamlog.serdes.json_values import refuse_not_finite
+from streamlog.serdes.json_values import NULL, refuse_not_finite
 from streamlog.serdes.named_columns import PLAIN, NamedColumns, plain_fields
 
 _FORMS_MAX: Final = 256
@@ -35,7 +37,8 @@ _FORMS_MAX: Final = 256
 _NUMBER_BYTES: Final = 8
 _ENDS_KEPT: Final = 16
 """How many lengths of columns are remembered: up to 32,768 keys of a Read."""
-_encode = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder()
+_encode = _encoder.encode
 
 
 class CopiedColumns(NamedColumns):
@@ -82,19 +85,40 @@ def row_spans(serde: AnySerde, rows: NamedColumns) -> ByteSpans | None:
     return form.copied(rows.copied) if isinstance(rows, CopiedColumns) else form.spans(rows.rows)
 
 
-def key_spans(serde: AnySerde, keys: Sequence[UserValue]) -> ByteSpans | None:
-    """Return keys as their serde writes them; None if it has to do so itself.
+def column_spans(serde: AnySerde, column: Sequence[UserValue]) -> ByteSpans | None:
+    """Return keys or values as their serde writes them; None if it has to do so itself.
 
     Raises:
-        Exception: a key can't be written; it does not say which one.
+        Exception: an entry can't be written; it does not say which one.
     """
-    if isinstance(keys, NamedColumns):
-        return row_spans(serde, keys)
+    if isinstance(column, NamedColumns):
+        return row_spans(serde, column)
     if type(serde) is IntSerde:
-        made = whole_numbers(keys)
-        return None if made is None or made.null_count else _long_spans(made, len(keys))
-    made = texts(keys) if type(serde) is StrSerde else None
-    return None if made is None else _spans_of(made, len(keys))
+        made = whole_numbers(column)
+        return None if made is None or made.null_count else _long_spans(made, len(column))
+    if type(serde) is JsonSerde:
+        return _json_spans(serde, column)
+    made = texts(column) if type(serde) is StrSerde else None
+    return None if made is None else _spans_of(made, len(column))
+
+
+def _json_spans(serde: JsonSerde[Any], column: Sequence[UserValue]) -> ByteSpans | None:
+    """Return values of the serde's classes as lines of JSON, written in one call."""
+    # A null is a tombstone, and no JSON.
+    if NoneType in serde.exact or not all_of_type(column, serde.exact):
+        return None
+    data = _encoder.encode_lines(column)
+    # As `JsonSerde.dumps`: NaN and infinities are written as null, or as text where they are keys.
+    if serde.has_floats and (NULL in data or not serde.is_exact(())):
+        for value in column:
+            refuse_not_finite(type(value).__name__, value)
+    spans = cut_lines(data, len(data), len(data))
+    # JSON has no line end but between its parts; a `msgspec.Raw` may have more, or a return at the
+    # end. So there are as many lines as values, and only line ends are left out, or it is the
+    # serde's.
+    if spans is None or len(spans) != len(column):
+        return None
+    return spans if spans.content_bytes + len(column) == len(data) else None
 
 
 def spans_of_contents(column: Sequence[bytes | None]) -> ByteSpans | None:
