@@ -9,15 +9,12 @@ done here: the metrics, which every part of the broker declares in the registry 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute
 
 from streamlog.broker.config.connections import listeners_of
 from streamlog.broker.config.security import AUTHORIZER_NONE, PLAINTEXT
@@ -32,7 +29,7 @@ from streamlog.http_server import listen, serve
 from streamlog.listening import is_local, parse_address
 from streamlog.log import Log
 from streamlog.worker.health.worker_health import HealthReport
-from streamlog.worker.web.web_server import make_site
+from streamlog.worker.web.web_server import leading_to, make_site, mounted
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -63,10 +60,7 @@ async def serve_health(broker: Broker, address: str) -> AsyncIterator[str]:
     console = _console_of(broker, address)
     routes: Sequence[BaseRoute] = ()
     if console is not None:
-        below = Mount(ROOT, app=console)
-        # Names of groups may hold line breaks, at which the pattern would end.
-        below.path_regex = re.compile(below.path_regex.pattern, re.DOTALL)
-        routes = (Route("/", _to_console), below)
+        routes = (leading_to(f"{ROOT}/"), mounted(ROOT, console))
     with listen(address) as listener:
         site: ASGIApp = make_site(
             BrokerHealth(broker), broker.directory.metrics, more=routes, hosts=listener.hosts
@@ -117,10 +111,6 @@ def _lacks_users(config: BrokerConfig, address: str) -> str:
     if any(each.protocol != PLAINTEXT for each in listeners_of(config.security)):
         return "this broker's listeners are secured"
     return ""
-
-
-async def _to_console(_request: Request) -> Response:
-    return RedirectResponse(f"{ROOT}/")
 
 
 class BrokerHealth:

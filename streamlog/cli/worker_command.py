@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
@@ -44,12 +44,7 @@ from streamlog.worker.program import Program, WorkerStart
 from streamlog.worker.topics.app_topics import declare_topics, ensure_topics
 from streamlog.worker.topics.topic_schemas import registry_config
 from streamlog.worker.worker import Worker
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
-    from streamlog.worker.connect.app_herder import AppHerder
-    from streamlog.worker.web.worker_server import WorkerServer
+from streamlog.worker.worker_sites import ConnectSite, ConsoleSite
 
 AUTO = "auto"
 WORKERS_MAX = 256
@@ -94,6 +89,7 @@ def run_workers(
         security=security,
         instance_id=None if slot is None else slot.instance_id,
         connect_site=_connect_site(program),
+        console_site=_console_site(program, security),
     )
     # After the app was imported and the worker created, so that `gc.freeze` covers their objects.
     collect_rarely()
@@ -106,7 +102,21 @@ def run_workers(
         serve(partial(serve_until_orphaned, slot, running.run), "")
 
 
-def _connect_site(program: Program) -> Callable[[AppHerder, WorkerServer, str], ASGIApp] | None:
+def _console_site(program: Program, security: Security) -> ConsoleSite | None:
+    """Return what makes the console; None without an HTTP server."""
+    if program.web is None:
+        return None
+    try:
+        from streamlog.console.worker_site import (  # noqa: PLC0415 - an optional extra
+            site_of,
+        )
+    except ModuleNotFoundError:
+        # The worker says which extra its HTTP server needs.
+        return None
+    return partial(site_of, security=security)
+
+
+def _connect_site(program: Program) -> ConnectSite | None:
     """Return what makes the REST API of the app's connectors; None without any, or without HTTP."""
     if not program.connectors or program.web is None:
         return None
@@ -331,6 +341,15 @@ WebInsecureOption = Annotated[
     typer.Option("--web-insecure", help="Let other machines in without a password or without TLS."),
 ]
 
+WebOperatorsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--web-operators",
+        metavar="NAMES",
+        help="The users that may change something on the console, separated by commas.",
+    ),
+]
+
 
 def worker(
     context: typer.Context,
@@ -344,6 +363,7 @@ def worker(
     web_certificate: WebCertificateOption = None,
     web_ca: WebAuthoritiesOption = None,
     web_insecure: WebInsecureOption = False,
+    web_operators: WebOperatorsOption = None,
     version_name: Annotated[
         str | None,
         typer.Option(
@@ -377,6 +397,7 @@ def worker(
         certificate=access.certificate if web_certificate is None else str(web_certificate),
         ca=access.ca if web_ca is None else str(web_ca),
         is_insecure=access.is_insecure or web_insecure,
+        operators=access.operators if web_operators is None else web_operators,
     )
     program = replace(program, web_access=access)
     run_workers(

@@ -1,4 +1,4 @@
-"""The console: what operators see of a log in a browser, served by a broker.
+"""The console: what operators see of a log in a browser, served by brokers and workers.
 
 `pages` and `markup` make HTML out of views, without I/O; `log_watch` looks at the log;
 `console_site` answers requests. The server renders pages, and updates them by server-sent events.

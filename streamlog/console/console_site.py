@@ -5,6 +5,8 @@
     GET  /console/static/...           styles and scripts
     POST /console/...                  a change (`page_changes`)
 
+A process may add sections of its own (`MorePages`), as a worker does.
+
 Rules of the module: bodies and streams have a bound; a change is checked by `request_guard`, and
 written down whether it was made or refused.
 """
@@ -16,11 +18,11 @@ import hashlib
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
@@ -30,8 +32,16 @@ from streamlog.clock import Clock
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import follow
-from streamlog.console.page_changes import change_of
-from streamlog.console.page_views import PageViews, Parts, followed_by, parts_of, path_below
+from streamlog.console.page_changes import PageChange, change_of
+from streamlog.console.page_views import (
+    PageViews,
+    Parts,
+    Query,
+    followed_by,
+    parts_of,
+    path_below,
+    trouble,
+)
 from streamlog.console.pages.change_pages import Change
 from streamlog.console.pages.message_pages import Asked, messages
 from streamlog.console.pages.page_layout import Frame, Section, View, navigation, page
@@ -49,6 +59,8 @@ BODY_S: Final = 15.0
 FIELDS_MAX: Final = 50
 STREAMS_MAX: Final = 64
 """Pages that are kept up to date at a time; further ones stay as they are, and try again."""
+TICK_S: Final = 1.0
+"""Between two updates of a page that does not depend on a look at the log."""
 CHANGES_MAX: Final = 500
 """Changes that the page of changes shows; the log of the process has all."""
 SAID_MAX: Final = 2_000
@@ -78,11 +90,37 @@ audit = logging.getLogger("streamlog.audit")
 """Every change that was asked for. Not a repeated logger: two equal changes are two lines."""
 
 
+class MorePages(Protocol):
+    """Port: what a console shows of its process, beside the pages of the log."""
+
+    sections: Sequence[Section]
+    caption: str
+    """What the process is, for the top of each page."""
+
+    async def run(self) -> None:
+        """Look at the process until cancelled."""
+
+    async def view(self, parts: Parts, query: Query, token: str | None) -> View:
+        """Return a page of these sections.
+
+        Raises:
+            StreamlogError: what it shows can't be looked at.
+        """
+
+    def change_of(self, parts: Parts) -> PageChange | None:
+        """Return the change that a path stands for; None if nothing can be sent there."""
+
+
 class Console:
     """The console of one process."""
 
     def __init__(
-        self, watch: LogWatch, clock: Clock, *, operators: Collection[str] | None = None
+        self,
+        watch: LogWatch,
+        clock: Clock,
+        *,
+        operators: Collection[str] | None = None,
+        more: MorePages | None = None,
     ) -> None:
         """Prepare to answer.
 
@@ -90,8 +128,11 @@ class Console:
             watch: looks at the log.
             clock: the time.
             operators: the users that may change something; None: the server has no users.
+            more: further sections; None: those of the log are all.
         """
         self._watch, self._clock = watch, clock
+        self._more = more
+        self._own = frozenset() if more is None else frozenset(each.name for each in more.sections)
         self._guard = RequestGuard(secrets.token_bytes(32), operators)
         self._changes = deque[Change](maxlen=CHANGES_MAX)
         self._turns = Turns(clock)
@@ -102,13 +143,16 @@ class Console:
     async def running(self) -> AsyncIterator[None]:
         """Look at the log in the block; its end ends the updates of open pages."""
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(self._watch.run(), name="console")
+            watching = [tasks.create_task(self._watch.run(), name="console")]
+            if self._more is not None:
+                watching.append(tasks.create_task(self._more.run(), name="console of the worker"))
             try:
                 yield
             finally:
                 # Before the server ends, which waits for its streams.
                 self._watch.stop()
-                watching.cancel()
+                for each in watching:
+                    each.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -150,7 +194,18 @@ class Console:
     async def _view(self, request: Request, parts: Parts, visitor: Visitor) -> View:
         # A reader gets no token, so that no form of a reader can be sent.
         token = self._guard.token(visitor) if visitor.is_operator else None
-        return await self._views.view(parts, dict(request.query_params), token)
+        query = dict(request.query_params)
+        self._watch.want()
+        if self._more is None or not self._is_own(parts):
+            return await self._views.view(parts, query, token)
+        try:
+            return await self._more.view(parts, query, token)
+        except StreamlogError as error:
+            return trouble(parts, error)
+
+    def _is_own(self, parts: Parts) -> bool:
+        """Return whether a page shows the process, and not the log."""
+        return bool(parts) and parts[0] in self._own
 
     def _frame(self, parts: Parts, visitor: Visitor) -> Frame:
         sight = self._watch.sight
@@ -158,10 +213,12 @@ class Console:
         is_critical = bool(sight.error) or any(each.severity == "critical" for each in found)
         marks = len(found) or int(bool(sight.error))
         first = Section("overview", "Overview", marks, "bad" if is_critical else "warn")
+        own, caption = ((), "") if self._more is None else (self._more.sections, self._more.caption)
+        cluster = f"cluster {sight.cluster_id}" if sight.cluster_id else ""
         return Frame(
-            sections=(first, *SECTIONS),
+            sections=(first, *own, *(each for each in SECTIONS if each.name not in self._own)),
             current=parts[0] if parts else "overview",
-            cluster=f"cluster {sight.cluster_id}" if sight.cluster_id else "",
+            cluster=caption or cluster,
             user=visitor.user,
             is_operator=visitor.is_operator,
             version=_version(),
@@ -199,7 +256,8 @@ class Console:
     ) -> AsyncGenerator[str]:
         """Yield the page's content and the navigation, whenever they have changed."""
         last: dict[str, str] = {}
-        async for _ in self._watch.sights():
+        beats = self._ticks() if self._is_own(parts) else self._watch.sights()
+        async for _ in beats:
             view = await self._view(request, parts, visitor)
             now = {
                 "content": view.content.text,
@@ -212,6 +270,13 @@ class Console:
             # No page asks for updates of such a view, which may be a search through the log.
             if not view.is_live:
                 return
+
+    async def _ticks(self) -> AsyncIterator[None]:
+        stopped = self._watch.stopped
+        while not stopped.is_set():
+            yield
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), TICK_S)
 
     async def _tail(self, topic: str, asked: Asked, request: Request) -> AsyncGenerator[str]:
         """Yield the page of messages, whenever there are new ones."""
@@ -229,7 +294,8 @@ class Console:
     # ---- changes ----
 
     async def _change(self, request: Request, parts: Parts, visitor: Visitor) -> Response:
-        change = change_of(self._watch, parts)
+        own = self._more if self._is_own(parts) else None
+        change = change_of(self._watch, parts) if own is None else own.change_of(parts)
         if change is None:
             return Response(status_code=NOT_ALLOWED, headers={"allow": "GET, HEAD"})
         # Read before it is refused: what is left of a body would be the next request.

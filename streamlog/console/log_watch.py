@@ -41,6 +41,7 @@ class LogWatch:
         *,
         url: Callable[[], str],
         clock: Clock,
+        idle_ms: int | None = IDLE_MS,
     ) -> None:
         """Prepare to look.
 
@@ -48,8 +49,10 @@ class LogWatch:
             open_log: opens the log.
             url: returns what commands on the pages name as the log.
             clock: the time.
+            idle_ms: the time between two looks while no page is open; None: there are none.
         """
         self._open, self._url, self._clock = open_log, url, clock
+        self._idle_ms = idle_ms
         self._log: Log | None = None
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
@@ -89,6 +92,8 @@ class LogWatch:
 
     async def _look_on(self, log: Log) -> None:
         look = LogLook(log, url=self._url(), clock=self._clock)
+        if self._idle_ms is None:
+            await self._wanted.wait()
         while True:
             began_ms = self._clock.now_ms()
             try:
@@ -137,16 +142,20 @@ class LogWatch:
         # A page that opens from here on sets it again, so that its first update comes at once.
         self._wanted.clear()
         try:
-            async with asyncio.timeout(IDLE_MS / 1_000):
+            async with asyncio.timeout(None if self._idle_ms is None else self._idle_ms / 1_000):
                 await self._wanted.wait()
         except TimeoutError:
             return
+
+    def want(self) -> None:
+        """Ask for a look, which a page shows that is loaded without updates."""
+        self._wanted.set()
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         """Look often in the block."""
         self._watchers += 1
-        self._wanted.set()
+        self.want()
         try:
             yield
         finally:

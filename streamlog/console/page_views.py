@@ -116,7 +116,7 @@ class PageViews:
                     found = await self._watch.log.admin().describe_mirrors()
                     return mirrors(_mirror_look(found), query)
         except StreamlogError as error:
-            return _trouble(parts, error)
+            return trouble(parts, error)
         sight = self._watch.sight
         match parts:
             case ():
@@ -126,7 +126,7 @@ class PageViews:
             case ("changes",):
                 return changes(self._changes, query)
             case _:
-                return _no_page()
+                return no_page()
 
     async def _of_topics(  # noqa: PLR0911 - one for each page
         self, parts: Parts, query: Query, token: str | None
@@ -148,7 +148,7 @@ class PageViews:
             case (name, "settings"):
                 return await self._settings(name, query, token)
             case _:
-                return _no_page()
+                return no_page()
 
     async def _settings(self, name: str, query: Query, token: str | None) -> View:
         try:
@@ -208,7 +208,7 @@ class PageViews:
             case ["reset"]:
                 return await self._reset(look, query, token)
             case _:
-                return _no_page()
+                return no_page()
 
     async def _reset(self, look: GroupLook, query: Query, token: str | None) -> View:
         asked = ResetForm(
@@ -226,13 +226,15 @@ class PageViews:
         return reset(look, asked, moves, token=token, error=error)
 
 
-def _trouble(parts: Parts, error: StreamlogError) -> View:
+def trouble(parts: Parts, error: StreamlogError) -> View:
+    """Return the page about an error of the log or the process."""
     title = parts[0].capitalize()
     content = joined(heading_row(h1[title]), notice("bad", str(error)))
     return View(title=title, content=content, status=503)
 
 
-def _no_page() -> View:
+def no_page() -> View:
+    """Return the page where a path leads nowhere."""
     content = joined(
         heading_row(h1["Not found"]),
         nothing("There is no such page.", "The sections on the left lead to all of them."),

@@ -22,7 +22,7 @@ from streamlog.serdes.erased_types import UserFunction
 
 REQUEST = "request"
 """The name of the parameter for which a page gets the request itself."""
-OWN_PATHS = ("live", "ready", "metrics", "tables", "peer")
+OWN_PATHS = ("live", "ready", "metrics", "tables", "peer", "hot-keys", "console")
 """The first parts of paths that workers answer themselves."""
 
 _PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")

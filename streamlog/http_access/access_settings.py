@@ -20,6 +20,8 @@ class HttpAccess:
     """PEM file with the authorities of workers' certificates; empty: those of this machine."""
     needs_client_certificate: bool = False
     """Whether clients have to show a certificate of an authority in `ca` (ssl.client.auth)."""
+    operators: str = ""
+    """The users that may change something on the console, separated by commas; the others read."""
     is_insecure: bool = False
     """Whether others may reach the server without a password or without TLS."""
 

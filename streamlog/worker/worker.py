@@ -23,7 +23,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from streamlog import repeated
@@ -53,7 +53,6 @@ from streamlog.transport.security import Security
 from streamlog.worker.access.routed_tables import LocalRows, RoutedTables
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.commit.exactly_once import CommitAborted, Transactor
-from streamlog.worker.connect.app_herder import AppHerder
 from streamlog.worker.connect.connect_metrics import ConnectMetrics
 from streamlog.worker.connect.connect_room import ConnectRoom
 from streamlog.worker.engine import EngineThread
@@ -91,16 +90,12 @@ from streamlog.worker.worker_agents import (
     WorkerGroupOffsets,
     rows_for_agents,
 )
+from streamlog.worker.worker_sites import ConnectSite, ConsoleSite, WorkerView, open_pages
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
     from streamlog.records.record_columns import RecordColumns
     from streamlog.topology import Topology
     from streamlog.worker.web.worker_server import WorkerServer
-
-    ConnectSite: TypeAlias = Callable[[AppHerder, WorkerServer, str], ASGIApp]
-    """Makes the REST API of connectors, of the server it is part of and the id of the log."""
 
 
 async def skip_damaged_batch(
@@ -240,6 +235,7 @@ class Worker:
         security: Security | None = None,
         instance_id: str | None = None,
         connect_site: ConnectSite | None = None,
+        console_site: ConsoleSite | None = None,
     ) -> None:
         """Create a worker of a program; `run` starts it.
 
@@ -252,8 +248,10 @@ class Worker:
             instance_id: makes the worker a static member of the group (KIP-345). A later worker
                 with this id takes over its tasks without a rebalance.
             connect_site: makes the REST API of the app's connectors; None: without it.
+            console_site: makes the console; None: without it.
         """
-        self._program, self._connect_site = program, connect_site
+        self._program = program
+        self._connect_site, self._console_site = connect_site, console_site
         self._log_url = log_url
         self._security = security
         self._announce = announce
@@ -349,21 +347,13 @@ class Worker:
             tables = self._bind_tables(start, loop.rows, producer, server)
             await stack.enter_async_context(self._measured(deps, loop.state))
             if server is not None:
-                sites = self._sites(loop.connect, server, start)
-                await stack.enter_async_context(_open_pages(server, loop, deps, tables, sites))
+                view = WorkerView(start, deps, loop, tables, self.exchange.peers, server)
+                pages = open_pages(view, self._connect_site, self._console_site)
+                await stack.enter_async_context(pages)
             # While the tasks go to a cut, they keep the topics that they have.
             if cut is None:
                 loop.patterns = patterns
             await loop.work(stop)
-
-    def _sites(
-        self, room: ConnectRoom | None, server: WorkerServer, start: WorkerStart
-    ) -> dict[str, ASGIApp]:
-        """Return what the HTTP server has beside its own pages: the API of connectors."""
-        if room is None or self._connect_site is None:
-            return {}
-        site = self._connect_site(room.herding, server, start.log.cluster_id)
-        return {room.herding.prefix: site}
 
     def _measured(
         self, deps: TaskDeps, state: Callable[[], WorkerState]
@@ -475,25 +465,6 @@ def _clients(app_id: str, deps: TaskDeps) -> Iterator[tuple[str, Measured]]:
     writer = deps.transactor and deps.transactor.producer
     if writer:
         yield f"{app_id}-transactional-producer", writer
-
-
-def _open_pages(
-    server: WorkerServer,
-    loop: _WorkerLoop,
-    deps: TaskDeps,
-    tables: RoutedTables,
-    sites: Mapping[str, ASGIApp],
-) -> AbstractAsyncContextManager[object]:
-    """Return what serves the worker's pages, and ends."""
-    return server.open(
-        metrics=deps.metrics,
-        state=loop.state,
-        rows=loop.rows,
-        tables=tables,
-        hot_keys=loop.hot_keys,
-        topics=loop.topology.topics,
-        sites=sites,
-    )
 
 
 class _WorkerLoop:
@@ -654,6 +625,11 @@ class _WorkerLoop:
                 if (end := ends.get(TopicPartition(topic, partition))) is not None
             },
         )
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        """The inputs that wait until tasks or agents have room for more records."""
+        return self._pauses.partitions
 
     def sights(self) -> dict[str, Sight]:
         """Return the progress of all tasks and agents, for the watchdog."""

@@ -59,6 +59,11 @@ class Pauses:
     def __len__(self) -> int:
         return len(self._holders)
 
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
+        return frozenset(self._holders)
+
 
 Judge: TypeAlias = Callable[
     [TopicPartition, int, SourceLog, Present, TruncatedSource | None], InputRestart

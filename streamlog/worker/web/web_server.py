@@ -5,8 +5,9 @@ Not done here: the server itself (`http_server`), TLS and passwords (`http_acces
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from starlette.applications import Starlette
@@ -14,8 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
 
 from streamlog import repeated
 from streamlog.errors import (
@@ -28,6 +29,9 @@ from streamlog.errors import (
 from streamlog.metrics.prometheus import CONTENT_TYPE, exposition
 from streamlog.metrics.registry import Registry
 from streamlog.worker.health.worker_health import HealthReport
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 OK = 200
 MALFORMED = 400
@@ -80,6 +84,23 @@ class Health(Protocol):
 
     def ready(self) -> HealthReport:
         """Report whether all tasks of the worker run."""
+
+
+def mounted(path: str, site: ASGIApp) -> Mount:
+    """Return the route to an application and all paths below it."""
+    below = Mount(path, app=site)
+    # Names in paths may hold line breaks, at which the pattern would end.
+    below.path_regex = re.compile(below.path_regex.pattern, re.DOTALL)
+    return below
+
+
+def leading_to(path: str) -> Route:
+    """Return the route of `/`, which leads to another path."""
+
+    async def lead(_request: Request) -> Response:
+        return RedirectResponse(path)
+
+    return Route("/", lead)
 
 
 def make_site(

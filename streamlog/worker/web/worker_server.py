@@ -1,8 +1,9 @@
 """Worker server: the HTTP server of a worker, bound first and opened when the worker can answer.
 
-It serves health and metrics, the queries of other workers, the tables, and the pages that the app
-declares. Rule: needs the extra `[web]`, so only `http_wiring` imports it. Not done here: the
-listener (`web_server`), and the answers (`table_pages`, `worker_metrics`).
+It serves health and metrics, the queries of other workers, the tables, the pages that the app
+declares, and sites from above, such as the console. Rule: needs the extra `[web]`, so only
+`http_wiring` imports it. Not done here: the listener (`web_server`), and the answers
+(`table_pages`, `worker_metrics`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from streamlog import repeated
@@ -43,6 +44,8 @@ from streamlog.worker.web.web_server import (
     BROKEN,
     error_answer,
     json_answer,
+    leading_to,
+    mounted,
 )
 from streamlog.worker.web.web_server import make_site as site_of
 
@@ -116,6 +119,7 @@ class WorkerServer:
         hot_keys: HotKeys,
         topics: Mapping[str, TopicSpec],
         sites: Mapping[str, ASGIApp],
+        front: str | None = None,
     ) -> AbstractAsyncContextManager[None]:
         """Answer requests while the block lasts.
 
@@ -127,6 +131,7 @@ class WorkerServer:
             hot_keys: counts the keys of this worker's inputs on demand.
             topics: the app's topics by name, which say how keys are read.
             sites: applications by the path that they are below.
+            front: the path that `/` leads to, unless the app has a page there; None: nowhere.
         """
         site = site_of(
             TaskHealth(state),
@@ -136,8 +141,9 @@ class WorkerServer:
                 *peer_routes(rows, self.login),
                 hot_key_route(hot_keys, topics),
                 # Before the app's pages, as all that is ours: a page can't hide it.
-                *(Mount(path, app=site) for path, site in sites.items()),
+                *(mounted(path, site) for path, site in sites.items()),
                 *app_routes(self._pages),
+                *([] if front is None else [leading_to(f"{front}/")]),
             ],
             hosts=self.listener.hosts,
         )

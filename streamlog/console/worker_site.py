@@ -1,0 +1,105 @@
+"""Worker site: the console of a worker, with the pages of its app beside those of the log.
+
+Rule: the console acts as the worker, with all its rights at the log. So it is served without users
+only if this machine alone reaches it, and if the worker itself needs no credentials at the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Final
+
+from streamlog.console.app_pages.task_pages import tasks
+from streamlog.console.app_watch import AppWatch
+from streamlog.console.console_site import Console
+from streamlog.console.log_watch import LogWatch
+from streamlog.console.page_changes import PageChange
+from streamlog.console.page_views import Parts, Query, no_page
+from streamlog.console.pages.page_layout import Section, View
+from streamlog.console.pages.page_parts import ROOT
+from streamlog.http_access.passwords import PasswordGuard
+from streamlog.listening import is_local, parse_address
+from streamlog.transport.security import Security
+from streamlog.worker.program import Program
+from streamlog.worker.worker_sites import ServedConsole, WorkerView
+
+logger = logging.getLogger(__name__)
+
+
+def site_of(view: WorkerView, *, security: Security | None = None) -> ServedConsole | None:
+    """Return the console of a worker; None: it would open the log to more than can use it already.
+
+    Args:
+        view: the worker.
+        security: how the worker connects to the log.
+    """
+    program, clock, passwords = view.start.program, view.deps.clock, view.server.passwords
+    why = "" if passwords is not None else _lacks_users(program, security or Security())
+    if why:
+        logger.info("no console: %s, so it needs users (--web-users FILE)", why)
+        return None
+    operators = None
+    if passwords is not None:
+        # None unless named: a new user of the file reads, and changes nothing.
+        named = program.web_access.operators.split(",")
+        operators = frozenset(each.strip() for each in named) - {""}
+    watch = LogWatch(
+        # The worker's own log, which lives longer than the console.
+        lambda: nullcontext(view.start.log),
+        url=lambda: view.start.log_url,
+        clock=clock,
+        # Of a hundred workers, none looks at the whole log for pages that are not open.
+        idle_ms=None,
+    )
+    console = Console(watch, clock, operators=operators, more=AppViews(view, AppWatch(view, clock)))
+    guarded = console if passwords is None else PasswordGuard(console, passwords, is_open=_none)
+    return ServedConsole(ROOT, guarded, console.running)
+
+
+def _none(_path: str) -> bool:
+    return False
+
+
+def _lacks_users(program: Program, security: Security) -> str:
+    host, _ = parse_address(program.web or "", setting="web")
+    if not is_local(host):
+        return "other machines can reach this address"
+    # A password at the log would be worth nothing if this page needed none.
+    if security.has_sasl or security.certificate_file or security.context is not None:
+        return "the log asks the worker for credentials"
+    return ""
+
+
+SECTIONS: Final = (Section("tasks", "Tasks"),)
+
+
+class AppViews:
+    """The pages of the app of one worker; `MorePages` of its console."""
+
+    def __init__(self, view: WorkerView, watch: AppWatch) -> None:
+        self._view, self._watch = view, watch
+        self.sections: Sequence[Section] = SECTIONS
+        self.caption = f"app {view.start.program.app_id}"
+
+    async def run(self) -> None:
+        """Look at the worker, until cancelled."""
+        await self._watch.run()
+
+    async def view(self, parts: Parts, query: Query, token: str | None) -> View:  # noqa: ARG002 - of pages with forms
+        """Return a page.
+
+        Raises:
+            StreamlogError: what it shows can't be looked at.
+        """
+        sight = self._watch.sight
+        match parts:
+            case ("tasks",):
+                return tasks(sight, self._watch.rounds, query)
+            case _:
+                return no_page()
+
+    def change_of(self, parts: Parts) -> PageChange | None:  # noqa: ARG002 - no page has a form yet
+        """Return the change that a path stands for; None if nothing can be sent there."""
+        return None

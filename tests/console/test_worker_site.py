@@ -1,0 +1,111 @@
+"""The console of a real worker, over HTTP, without a browser."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from streamlog import App
+from streamlog.errors import TopologyError
+from streamlog.http_access import user_file
+from streamlog.http_access.access_settings import HttpAccess
+from streamlog.http_access.user_file import set_user
+from streamlog.transport.security import Security
+from tests.console.consoles import Page, wait_for
+from tests.console.worker_consoles import worker_console
+
+PAGES = (
+    "/console/",
+    "/console/tasks",
+    "/console/topics",
+    "/console/groups/shop",
+    "/console/brokers",
+    "/console/changes",
+)
+
+
+def build() -> App:
+    app = App("shop", commit_interval="20ms")
+    orders = app.topic("orders", key=str, value=int, partitions=2)
+    app.table(orders, name="totals")
+    return app
+
+
+def test_a_worker_has_the_pages_of_its_app_and_those_of_its_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with worker_console(build(), tmp_path) as (browser, log):
+            assert (await browser.get("/")).headers["location"] == "/console/"
+            async with log.producer() as producer:
+                await producer.send("orders", (1).to_bytes(8), key=b"ann")
+            await wait_for(browser, "/console/topics", "orders")
+            assert "0_1" in Page(await wait_for(browser, "/console/tasks", "running")).text
+            for path in PAGES:
+                answer = await browser.get(path)
+                assert answer.status_code == 200, (path, answer.text)
+                assert "unsafe" not in answer.headers["content-security-policy"]
+                assert "app shop" in Page(answer.text).text
+            # What machines ask for stays where it was.
+            assert (await browser.get("/tables/totals")).status_code == 200
+            assert (await browser.get("/live")).json()["live"]
+            assert (await browser.get("/nowhere")).status_code == 404
+            assert (await browser.get("/console/tasks/nowhere")).status_code == 404
+
+    asyncio.run(main())
+
+
+def test_the_first_page_of_an_app_is_its_own(tmp_path: Path) -> None:
+    app = build()
+
+    @app.page("/")
+    async def home() -> str:
+        return "welcome"
+
+    with pytest.raises(TopologyError, match="serve '/console/x' themselves"):
+        app.page("/console/x")(home)
+
+    async def main() -> None:
+        async with worker_console(app, tmp_path) as (browser, _):
+            assert (await browser.get("/")).text == "welcome"
+            assert (await browser.get("/console/tasks")).status_code == 200
+
+    asyncio.run(main())
+
+
+def test_with_users_every_page_asks_for_a_password_and_operators_alone_get_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_file, "COST", (16, 8, 1))
+    users = tmp_path / "users"
+    set_user(users, "ann", "secret")
+    set_user(users, "ben", "secret")
+    app = build()
+    app.web_access = HttpAccess(users_file=str(users), operators="ann, zoe")
+    reset = "/console/groups/shop/reset?try=1&target=latest"
+
+    async def main() -> None:
+        async with worker_console(app, tmp_path, ("ann", "secret")) as (browser, _):
+            await wait_for(browser, "/console/tasks", "running")
+            for path in (*PAGES, "/console/static/console.css"):
+                assert (await browser.get(path, auth=("ann", "wrong"))).status_code == 401
+            assert "token" in Page((await browser.get(reset)).text).fields()
+            read = await browser.get(reset, auth=("ben", "secret"))
+            assert "token" not in Page(read.text).fields()
+            assert "ben, reads only" in read.text
+
+    asyncio.run(main())
+
+
+def test_a_worker_with_credentials_at_the_log_has_no_console_without_users(tmp_path: Path) -> None:
+    security = Security(
+        protocol="SASL_PLAINTEXT", mechanism="PLAIN", user="shop", password="secret"
+    )
+
+    async def main() -> None:
+        async with worker_console(build(), tmp_path, security=security) as (browser, _):
+            assert (await browser.get("/console/tasks")).status_code == 404
+            assert (await browser.get("/")).status_code == 404
+            assert (await browser.get("/live")).status_code == 200
+
+    asyncio.run(main())
