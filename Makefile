@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants tutorial figures
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -91,6 +91,12 @@ mutants: $(VENV)/.dev ## the pure modules of Connect, changed in one place at a 
 
 architecture: $(VENV)/.dev ## the generated parts of docs/architecture.md: its rooms, and five journeys from traces
 	$(BIN)/python -m tools.journeys --write
+
+figures: $(VENV)/.dev ## the figures of the documentation that code draws, as SVG in docs/images
+	@$(BIN)/python -m tools.figures
+
+tutorial: $(VENV)/.dev ## the commands of docs/tutorial.md as they stand there, in one shell, with the output held against the page's (some minutes)
+	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -n 0 -q tests/docs/test_tutorial.py $(ARGS)
 
 bench: $(VENV)/.dev ## produce, consume, windowed count, the engine against its peers, commits, Avro by registry and by hand, latency, two workers, Nexmark beside the peers, memory, state, Spark: tables, and JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks $(ARGS)

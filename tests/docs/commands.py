@@ -25,6 +25,6 @@ def check(line: str) -> None:
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
     assert not hasattr(command, "commands"), f"{line}: which command of {command.name}?"
-    known = {option for each in command.params for option in each.opts}
+    known = {o for each in command.params for o in (*each.opts, *each.secondary_opts)}
     given = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert given <= known, line

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.docs.test_cookbook import RECIPES
 
 ROOT = Path(__file__).parent.parent.parent
-WHOLE = ("joins", "processors", "tables", "windows")
+WHOLE = ("joins", "processors", "tables", "tutorial", "windows")
 """Documents in which each block that declares an app is a program."""
 
 

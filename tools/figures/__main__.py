@@ -1,0 +1,27 @@
+"""`python -m tools.figures`: draw every figure of docs/images that code makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.figures.decision_trees import draw, trees
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
+
+def figures() -> Iterator[tuple[str, str]]:
+    """Return each figure by the name of its file."""
+    page = (DOCS / "why-no-output.md").read_text()
+    for name, (title, questions) in zip(("window", "record"), trees(page), strict=True):
+        yield f"why-no-output-{name}.svg", draw(title, questions)
+
+
+def main() -> None:
+    """Write all figures."""
+    for name, svg in figures():
+        (DOCS / "images" / name).write_text(svg)
+
+
+if __name__ == "__main__":
+    main()
