@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 from collections.abc import Callable
 from importlib.machinery import EXTENSION_SUFFIXES, SourceFileLoader
@@ -237,3 +238,15 @@ def test_records_fall_into_equal_calendar_windows_in_both_builds(
             builds, batch, built_in=True, on_update=on_update, gate=9, spans=True
         )
     )
+
+
+@pytest.mark.parametrize("builds", [INTERPRETED, COMPILED], ids=["interpreted", "compiled"])
+def test_columns_survive_the_way_to_spark(
+    builds: list[ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of Spark's is pickled; a class of C is only if it is compiled to be."""
+    monkeypatch.setitem(sys.modules, HOT[0], builds[0])
+    column = builds[0].Column("sum", "n")
+    folded = builds[0].Columns([column], dict, ["total"])
+    returned = pickle.loads(pickle.dumps(folded))  # noqa: S301 - our own bytes
+    assert returned.result(returned.add([3], SimpleNamespace(n=4))) == {"total": 7}
