@@ -14,17 +14,22 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 from chaos.mirrored_app import (
+    PAID_WITHIN_MS,
     PARTITIONS,
+    UNPAID,
     VISIT_GRACE_MS,
     WINDOW_MS,
     Order,
     Revenue,
     Sale,
+    Settled,
     Visits,
     orders,
+    payments,
     prices,
     revenue,
     sales,
+    settled,
     visits,
 )
 from streamlog.dsl.topic import Topic
@@ -48,6 +53,8 @@ class Rows:
     """Product, number of the order, pieces and cents."""
     visits: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
     """By customer, in order: start of the window, orders and pieces."""
+    settled: Counter[tuple[str, int, int]] = field(default_factory=Counter)
+    """Customer, number of the order, and number of the payment or `UNPAID`."""
     revenue: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """By product and start of the window: the last orders and cents."""
     faults: list[str] = field(default_factory=list)
@@ -55,9 +62,17 @@ class Rows:
 
 
 def expected(
-    placed: Sequence[Sequence[tuple[str, Order]]], priced: Sequence[tuple[str, int, int]]
+    placed: Sequence[Sequence[tuple[str, Order]]],
+    priced: Sequence[tuple[str, int, int]],
+    paid: Sequence[tuple[str, int, int]] = (),
 ) -> Rows:
-    """Return the rows for orders by partition, and for prices by product, time and cents."""
+    """Return the rows that the input demands.
+
+    Args:
+        placed: orders with their customers, by partition.
+        priced: prices: product, time and cents.
+        paid: payments: customer, time and number.
+    """
     rows = Rows()
     history: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for product, at_ms, cents in priced:
@@ -65,9 +80,10 @@ def expected(
     for partition in placed:
         for customer, found in _visits(partition).items():
             rows.visits.setdefault(customer, []).extend(found)
-        for _, order in partition:
+        for customer, order in partition:
             if order.number == CLOSING:
                 continue
+            rows.settled.update(_settled(customer, order, paid))
             known = [each for each in history[order.product] if each[0] <= order.at_ms]
             cents = order.pieces * max(known)[1]
             rows.sales[order.product, order.number, order.pieces, cents] += 1
@@ -75,6 +91,18 @@ def expected(
             count, total = rows.revenue.get(key, (0, 0))
             rows.revenue[key] = count + 1, total + cents
     return rows
+
+
+def _settled(
+    customer: str, order: Order, paid: Iterable[tuple[str, int, int]]
+) -> list[tuple[str, int, int]]:
+    """Return an order with each of its payments, or alone if it has none."""
+    found = [
+        (customer, order.number, number)
+        for payer, at_ms, number in paid
+        if payer == customer and 0 <= at_ms - order.at_ms <= PAID_WITHIN_MS
+    ]
+    return found or [(customer, order.number, UNPAID)]
 
 
 def _visits(partition: Iterable[tuple[str, Order]]) -> dict[str, list[tuple[int, int, int]]]:
@@ -101,13 +129,18 @@ def _start(at_ms: int) -> int:
 def differences(wanted: Rows, found: Rows) -> list[str]:
     """Return which rows are missing, which are there twice, and which differ."""
     told = [*found.faults]
-    if missing := wanted.sales - found.sales:
-        told.append(f"{missing.total()} sales are missing: {[*missing][:TOLD_MAX]}")
-    if more := found.sales - wanted.sales:
-        told.append(f"{more.total()} sales are too many: {[*more][:TOLD_MAX]}")
+    told += _missing_or_more("sales", wanted.sales, found.sales)
+    told += _missing_or_more("settled orders", wanted.settled, found.settled)
     told += _apart("visits", wanted.visits, found.visits)
     told += _apart("revenue", wanted.revenue, found.revenue)
     return told
+
+
+def _missing_or_more(what: str, wanted: Counter[K], found: Counter[K]) -> Iterator[str]:
+    if missing := wanted - found:
+        yield f"{missing.total()} {what} are missing: {[*missing][:TOLD_MAX]}"
+    if more := found - wanted:
+        yield f"{more.total()} {what} are too many: {[*more][:TOLD_MAX]}"
 
 
 def _apart(what: str, wanted: Mapping[K, object], found: Mapping[K, object]) -> Iterator[str]:
@@ -125,12 +158,17 @@ async def rows_for(log: Log) -> Rows:
     priced = [
         (each.key or "", each.value.at_ms, each.value.cents) for each in await _read(log, prices)
     ]
-    return expected(placed, priced)
+    paid = [
+        (each.key or "", each.value.at_ms, each.value.number) for each in await _read(log, payments)
+    ]
+    return expected(placed, priced, paid)
 
 
 async def rows_of(log: Log) -> Rows:
     """Return the committed rows of a log."""
-    return written(await _read(log, sales), await _read(log, visits), await _read(log, revenue))
+    rows = written(await _read(log, sales), await _read(log, visits), await _read(log, revenue))
+    rows.settled = settled_in(await _read(log, settled))
+    return rows
 
 
 def written(
@@ -155,6 +193,15 @@ def written(
         if any(before >= after for before, after in pairwise(sums)):
             rows.faults.append(f"the revenue of {key} does not grow: {sums}")
     return rows
+
+
+def settled_in(records: Iterable[Record[str, Settled]]) -> Counter[tuple[str, int, int]]:
+    """Return the settled orders in records of the output topic, without those of the closing."""
+    return Counter(
+        (each.key or "", each.value.order, each.value.payment)
+        for each in records
+        if each.value.order != CLOSING
+    )
 
 
 async def sent_numbers(log: Log) -> set[int]:

@@ -1,4 +1,4 @@
-"""The app of the failovers: windows before and behind a repartition, and a join with a table.
+"""The app of the failovers: windows before and behind a repartition, a join of each kind.
 
 Its rows follow from its input log alone, independent of workers, commits and moves. So `app_rows`
 can compute what they have to be. `streamlog -A chaos.mirrored_app worker` runs a worker.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from streamlog import App, Emit, Windowed, agg, tumbling
+from streamlog import App, Emit, JoinWindow, Windowed, agg, tumbling
 
 APP_ID: Final = "shop"
 PARTITIONS: Final = 3
@@ -18,6 +18,10 @@ VISIT_GRACE_MS: Final = 200
 """Short, so that windows close while the app runs, and late records are dropped."""
 PRICE_GRACE_MS: Final = 2_000
 """Longer than a task may take orders of a partition before prices that were written earlier."""
+PAID_WITHIN_MS: Final = 200
+PAID_GRACE_MS: Final = 30_000
+"""Longer than a task may take orders of a partition before payments that were written earlier."""
+UNPAID: Final = -1
 
 
 @dataclass
@@ -36,6 +40,23 @@ class Price:
 
     cents: int
     at_ms: int
+
+
+@dataclass
+class Payment:
+    """A payment of a customer, who is its key; for orders of shortly before."""
+
+    number: int
+    at_ms: int
+
+
+@dataclass
+class Settled:
+    """An order with a payment, or an order that was not paid; the customer is the key."""
+
+    order: int
+    payment: int
+    """`UNPAID` if there is none."""
 
 
 @dataclass
@@ -68,6 +89,11 @@ def sale(order: Order, price: Price) -> Sale:
     return Sale(order.number, order.pieces, order.pieces * price.cents)
 
 
+def settle(order: Order, payment: Payment | None) -> Settled:
+    """Return an order with its payment, if it has one."""
+    return Settled(order.number, UNPAID if payment is None else payment.number)
+
+
 app = App(APP_ID, commit_interval="100ms")
 orders = app.topic(
     "orders", key=str, value=Order, partitions=PARTITIONS, timestamp=lambda each: each.at_ms
@@ -75,6 +101,10 @@ orders = app.topic(
 prices = app.topic(
     "prices", key=str, value=Price, partitions=PARTITIONS, timestamp=lambda each: each.at_ms
 )
+payments = app.topic(
+    "payments", key=str, value=Payment, partitions=PARTITIONS, timestamp=lambda each: each.at_ms
+)
+settled = app.topic("settled", key=str, value=Settled, partitions=PARTITIONS)
 sales = app.topic("sales", key=str, value=Sale, partitions=PARTITIONS)
 visits = app.topic("visits", key=Windowed[str], value=Visits, partitions=PARTITIONS)
 revenue = app.topic("revenue", key=Windowed[str], value=Revenue, partitions=PARTITIONS)
@@ -88,6 +118,17 @@ revenue = app.topic("revenue", key=Windowed[str], value=Revenue, partitions=PART
     .agg(Visits, name="visits", orders=agg.count(), pieces=agg.sum(lambda order: order.pieces))
     .changes()
     .to(visits)
+)
+# Two streams, whose records wait for each other in state.
+(
+    app.stream(orders)
+    .left_join(
+        app.stream(payments),
+        settle,
+        within=JoinWindow.of(f"{PAID_WITHIN_MS}ms", before="0s", grace=f"{PAID_GRACE_MS}ms"),
+        name="with-payment",
+    )
+    .to(settled)
 )
 # Behind the repartition, the order of customers is open: rows of orders, and sums that change.
 sold = (

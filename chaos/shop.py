@@ -1,17 +1,18 @@
 """Shop: `mirrored_app` at work on one of two clusters, with its workers as processes and its feed.
 
-The feed writes numbered orders at a steady pace, and a price now and then. It computes their times
-from their numbers, so rows depend on no clock of a broker or worker.
+The feed writes numbered orders and payments at a steady pace, and a price now and then. It computes
+their times from their numbers, so rows depend on no clock of a broker or worker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from chaos.app_rows import CLOSING, Rows, differences, rows_for, rows_of, sent_numbers
@@ -20,11 +21,14 @@ from chaos.mirrored_app import (
     APP_ID,
     PARTITIONS,
     Order,
+    Payment,
     Price,
     orders,
+    payments,
     prices,
     revenue,
     sales,
+    settled,
     visits,
 )
 from streamlog.client.admin import MirrorStatus, NewTopic
@@ -39,6 +43,7 @@ CUSTOMERS: Final = [f"customer-{number}" for number in range(20)]
 PRODUCTS: Final = [f"product-{number}" for number in range(9)]
 PACE_MS: Final = 10
 PRICE_EVERY: Final = 20
+PAYMENT_EVERY: Final = 3
 CLOSING_MS: Final = 60_000
 """So far ahead is the end of a feed: everything that waits for time comes out."""
 DELIVERY_TIMEOUT_MS: Final = 3_000
@@ -50,20 +55,26 @@ ROWS_WITHIN_S: Final = 90.0
 STOP_WITHIN_S: Final = 30.0
 AFTER_S: Final = 1.0
 """How long the feed continues at the second log."""
-STILL: Final = {"mark.quiet.ms": "-1"}
+STILL: Final[Mapping[str, str]] = MappingProxyType({"mark.quiet.ms": "-1"})
 """Time is that of the orders alone: no marks of the brokers, whose place depends on the clock."""
 
 
 class Feed:
-    """Writes orders and prices to one cluster after the other; each number is of one record."""
+    """Writes to one cluster after the other; each number is of one order, payment or price.
 
-    def __init__(self, chance: Random) -> None:
+    Args:
+        chance: draws what is written.
+        configs: of the topics.
+    """
+
+    def __init__(self, chance: Random, configs: Mapping[str, str] = STILL) -> None:
+        self._configs = configs
         self.acknowledged: set[int] = set()
         """The numbers of orders."""
         self.chance = chance
         self._began_ms = SystemClock().wall_ms()
         self._number = 0
-        self._open: dict[int, tuple[str, str, Order | Price]] = {}
+        self._open: dict[int, tuple[str, str, Order | Payment | Price]] = {}
         """What was sent and not acknowledged: topic, key and value."""
         self._stopping = asyncio.Event()
 
@@ -73,8 +84,8 @@ class Feed:
 
     async def open_shop(self, log: Log) -> None:
         """Create the topics, and give each product a price before all orders."""
-        names = [each.name for each in (orders, prices, sales, visits, revenue)]
-        wanted = [NewTopic(name, PARTITIONS, configs=STILL) for name in names]
+        topics = (orders, payments, prices, sales, settled, visits, revenue)
+        wanted = [NewTopic(each.name, PARTITIONS, configs=dict(self._configs)) for each in topics]
         await log.admin().create_topics(wanted)
         async with log.producer() as producer:
             for product in PRODUCTS:
@@ -111,12 +122,16 @@ class Feed:
     async def _next(self, producer: Producer) -> None:
         number, product = self._number, self.chance.choice(PRODUCTS)
         self._number += 1
-        if number % PRICE_EVERY:
+        if number % PRICE_EVERY == 0:
+            self._open[number] = (prices.name, product, self._price(number))
+        elif number % PAYMENT_EVERY == 0:
+            customer = self.chance.choice(CUSTOMERS)
+            payment = Payment(number, self._time(number))
+            self._open[number] = (payments.name, customer, payment)
+        else:
             customer, pieces = self.chance.choice(CUSTOMERS), self.chance.randint(1, 9)
             order = Order(number, product, pieces, self._time(number))
             self._open[number] = (orders.name, customer, order)
-        else:
-            self._open[number] = (prices.name, product, self._price(number))
         await self._tell(producer, number)
 
     async def _tell(self, producer: Producer, number: int) -> None:
@@ -129,10 +144,12 @@ class Feed:
 
     @staticmethod
     async def _send(
-        producer: Producer, topic: str, name: str, content: Order | Price
+        producer: Producer, topic: str, name: str, content: Order | Payment | Price
     ) -> asyncio.Future[RecordMetadata]:
         if isinstance(content, Order):
             key, value = orders.encoded(name, content)
+        elif isinstance(content, Payment):
+            key, value = payments.encoded(name, content)
         else:
             key, value = prices.encoded(name, content)
         return await producer.send(topic, value, key=key)

@@ -13,19 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaos.app_failover import Plan, campaign
-from chaos.app_rows import CLOSING, Rows, differences, expected, written
+from chaos.app_rows import CLOSING, Rows, differences, expected, settled_in, written
 from chaos.mirrored_app import (
     APP_ID,
     PARTITIONS,
+    UNPAID,
     Order,
+    Payment,
     Price,
     app,
     orders,
+    payments,
     prices,
     revenue,
     sales,
+    settled,
     visits,
 )
+from conformance.kafka import Unavailable
 from tests.cluster.cluster import AT_LENGTH
 
 START_MS = 1_700_000_000_000
@@ -45,7 +50,15 @@ def test_rows_follow_from_the_order_of_the_log_and_the_prices_of_its_times() -> 
         ("ann", Order(3, "tea", 5, 499)),
         ("eve", Order(CLOSING, "tea", 0, 9_000)),
     ]
-    rows = expected([first, [("bob", Order(4, "tea", 1, 100))]], prices_of_tea)
+    # Ann pays for what she has ordered up to 200 ms before; Bob's payment comes too early.
+    paid = [("ann", 599, 5), ("ann", 600, 6), ("ann", 601, 7), ("bob", 99, 8)]
+    rows = expected([first, [("bob", Order(4, "tea", 1, 100))]], prices_of_tea, paid)
+    assert rows.settled == Counter(
+        [
+            *(("ann", 1, 5), ("ann", 1, 6), ("ann", 2, UNPAID)),
+            *(("ann", 3, 5), ("ann", 3, 6), ("ann", 3, 7), ("bob", 4, UNPAID)),
+        ]
+    )
     assert rows.sales == Counter(
         [("tea", 1, 2, 200), ("tea", 2, 1, 150), ("tea", 3, 5, 500), ("tea", 4, 1, 100)]
     )
@@ -62,6 +75,8 @@ def test_a_row_that_is_missing_or_twice_or_another_one_is_told() -> None:
     assert differences(wanted, other) == [
         "revenue of ('tea', 0), of 1 that differ: (1, 1), not None"
     ]
+    unpaid = Rows(wanted.sales, wanted.visits, Counter([("ann", 1, UNPAID)]))
+    assert [each.split()[:2] for each in differences(unpaid, wanted)] == [["1", "settled"]]
     assert "1 sales are missing" in differences(wanted, Rows(visits=wanted.visits))[0]
 
 
@@ -83,6 +98,7 @@ def test_the_driver_writes_the_rows_that_the_input_demands(
 ) -> None:
     placed: list[list[tuple[str, Order]]] = [[] for _ in range(PARTITIONS)]
     priced = [(product, START_MS - 1_000, 100) for product in PRODUCTS]
+    paid: list[tuple[str, int, int]] = []
     with app.test() as t:
         for product, at_ms, cents in priced:
             t.input(prices).send(Price(cents, at_ms), key=product)
@@ -94,7 +110,14 @@ def test_the_driver_writes_the_rows_that_the_input_demands(
         at_ms = START_MS
         for number, (later_ms, customer, product, pieces) in enumerate(events):
             at_ms = max(START_MS, at_ms + later_ms)
-            if pieces:
+            if pieces == 1:
+                paid.append((f"customer-{customer}", at_ms, number))
+                t.input(payments).send(
+                    Payment(number, at_ms),
+                    key=f"customer-{customer}",
+                    partition=customer % PARTITIONS,
+                )
+            elif pieces:
                 order = Order(number, product, pieces, at_ms)
                 send(f"customer-{customer}", customer % PARTITIONS, order)
             elif later_ms > 0:
@@ -108,7 +131,8 @@ def test_the_driver_writes_the_rows_that_the_input_demands(
         found = written(
             t.output(sales).records, t.output(visits).records, t.output(revenue).records
         )
-    assert differences(expected(placed, priced), found) == []
+        found.settled = settled_in(t.output(settled).records)
+    assert differences(expected(placed, priced, paid), found) == []
 
 
 @needs_linux
@@ -125,5 +149,18 @@ def test_an_app_moves_on_purpose_and_its_rows_are_those_of_one_run(tmp_path: Pat
 def test_an_app_whose_source_is_lost_goes_on_with_whole_transactions(tmp_path: Path) -> None:
     plan = Plan(is_planned=False, runs_s=0.5, lags_s=1.0)
     outcome = asyncio.run(campaign(tmp_path, [plan], ("--now", "--app", APP_ID), seed=1))
+    assert outcome.violations == []
+    assert outcome.acknowledged > 0
+
+
+@needs_linux
+@AT_LENGTH
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_an_app_moves_from_apache_kafka(tmp_path: Path, *, is_planned: bool) -> None:
+    plan = Plan(is_planned=is_planned, runs_s=0.5, lags_s=0 if is_planned else 1.0, source="kafka")
+    try:
+        outcome = asyncio.run(campaign(tmp_path, [plan], ("--now", "--app", APP_ID), seed=1))
+    except Unavailable as reason:
+        pytest.skip(str(reason))
     assert outcome.violations == []
     assert outcome.acknowledged > 0
