@@ -19,8 +19,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from streamlog.cli.output.plain_text import text_of
 from streamlog.cli.session import LogOption, Session, with_log
-from streamlog.cli.terminal import out, say, text_of
+from streamlog.cli.terminal import out, say
 from streamlog.cli.topics_command import partitions_of
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer

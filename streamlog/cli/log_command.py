@@ -24,7 +24,8 @@ from streamlog.broker.storage.repair.partition_repair import (
     repair_partition,
 )
 from streamlog.broker.storage.repair.raw_partition import RawBatch, Unsound, batches_of_file
-from streamlog.cli.terminal import out, say, text_of
+from streamlog.cli.output.plain_text import text_of
+from streamlog.cli.terminal import out, say
 from streamlog.errors import CorruptData, UsageError, quantity
 from streamlog.records.batch import RecordBatch
 from streamlog.records.control_batches import ABORT, COMMIT, marker_of, time_mark_of

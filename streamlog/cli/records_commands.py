@@ -1,34 +1,32 @@
-"""`streamlog send` and `consume`: lines of text or JSON to records, and records to such lines.
+"""`streamlog send`: one record, or each line of a file, with lines of text or of JSON.
 
 A regular file is read synchronously. A pipe or a terminal is read by the event loop, so that lines
 are sent while others are awaited, and Ctrl-C ends the wait. Rule: an error names file and line.
+Not done here: what `consume` prints (`output/record_format`), which `--format jsonl` reads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import codecs
-import json
-import logging
 import os
 import stat
-from base64 import b64encode
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from itertools import cycle
-from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 import msgspec
 import typer
 
-from streamlog.cli.session import LogOption, Session, run, serve, use_registry_of
-from streamlog.cli.terminal import say, text_of
+from streamlog.cli.output.record_format import raw_bytes
+from streamlog.cli.session import LogOption, Session, run, use_registry_of
+from streamlog.cli.terminal import parse_name_values, say
 from streamlog.cli.topics_command import partitions_of
-from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.client.producer.sender import RecordMetadata
-from streamlog.client.range_reader import RangeReader
 from streamlog.durations import when_ms
 from streamlog.errors import (
     LogError,
@@ -41,14 +39,15 @@ from streamlog.errors import (
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.inputs.record_queue import ANY_TIME
-from streamlog.record import TopicPartition
-from streamlog.records.batch import LogRecord
-from streamlog.serdes import Serde, from_text
+from streamlog.serdes import Serde, from_json, from_text
+from streamlog.serdes.plain import FloatSerde
 from streamlog.worker.topics.app_topics import declare_topics
 from streamlog.worker.topics.topic_schemas import has_schemas
 
 if TYPE_CHECKING:
     from streamlog.app import App
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 STANDARD_INPUT: Final = "-"
@@ -105,11 +104,17 @@ async def _open_lines(name: str) -> AsyncIterator[bytes]:
     try:
         # A copy of the descriptor: closing it leaves standard input open.
         with os.fdopen(os.dup(0), "rb") if name == STANDARD_INPUT else open(name, "rb") as file:  # noqa: ASYNC230, PTH123 - a regular file does not block
-            read = _read_file if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else _read_pipe
+            read = _read_pipe if _keeps_readers_waiting(file.fileno()) else _read_file
             async for data in read(file):
                 yield data
     except OSError as error:
         raise UsageError(f"can't read {name}: {error.strerror}") from error
+
+
+def _keeps_readers_waiting(descriptor: int) -> bool:
+    """Return whether a read may wait; a file never does, nor /dev/null, which no loop can watch."""
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
 
 
 async def _read_file(file: BinaryIO) -> AsyncIterator[bytes]:
@@ -143,6 +148,23 @@ PENDING_MAX = 1_000
 """Records in flight at a time."""
 
 
+class LineForm(StrEnum):
+    """What a line of a file is."""
+
+    TEXT = "text"
+    JSONL = "jsonl"
+
+
+class SentRecord(NamedTuple):
+    """A record to send."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
 LinesFile = Annotated[
     str | None,
     typer.Option(
@@ -157,11 +179,26 @@ KeySeparator = Annotated[
         help="With --file: the text between key and value of a line.",
     ),
 ]
+FormOption = Annotated[
+    LineForm,
+    typer.Option("--format", help="With --file: plain lines, or what `consume --json` prints."),
+]
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option("--header", metavar="NAME=VALUE", help="A header; may be given several times."),
+]
+PartitionOption = Annotated[
+    int | None,
+    typer.Option("--partition", min=0, metavar="P", help="This partition, whatever the key is."),
+]
+NullOption = Annotated[
+    bool, typer.Option("--null", help="No value: a tombstone, which deletes the key.")
+]
 
 
 def send(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="A topic of the app.")],
+    topic: Annotated[str, typer.Argument(help="A topic of the app, or any without -A.")],
     value: Annotated[
         str | None,
         typer.Argument(help="The value: plain text for str, bytes and numbers, else JSON."),
@@ -170,73 +207,216 @@ def send(
     key: Annotated[
         str | None, typer.Option("--key", metavar="K", help="The key, written like VALUE.")
     ] = None,
+    null: NullOption = False,
+    header: HeaderOption = None,
+    partition: PartitionOption = None,
     file: LinesFile = None,
     key_separator: KeySeparator = None,
+    form: FormOption = LineForm.TEXT,
     log: LogOption = None,
 ) -> None:
-    """Send one record, or each line of a file; checks them against the topic's types."""
+    """Send one record, or each line of a file; with -A checked against the topic's types."""
     session: Session = context.obj
-    spec = _spec(session.require_app(), topic)
-    if (value is None) == (file is None):
-        raise UsageError("send takes VALUE or --file FILE (--file - reads standard input)")
-    if file is None and key_separator is not None:
-        raise UsageError("--key-separator needs --file; use --key for the key of one record")
-    if file is not None and key is not None and key_separator is not None:
-        raise UsageError("--key and --key-separator can't be combined")
-    if key_separator == "":
-        raise UsageError("--key-separator is empty")
+    if (value is not None) + null + (file is not None) != 1:
+        raise UsageError("send takes VALUE, --null or --file FILE (--file - reads standard input)")
+    _check_file_options(file, key, key_separator, form)
+    encoder = Encoder(
+        None if session.app is None else _spec(session.app, topic),
+        topic,
+        headers=_headers(header or ()),
+        partition=partition,
+    )
 
-    def encode() -> tuple[bytes | None, bytes | None]:
-        return (
-            None if key is None else key_bytes(spec, key),
-            None if value is None else value_bytes(spec, value),
-        )
-
-    # Mistakes in them end the command before the log is opened; ids of schemas are in the log.
-    encoded = None if has_schemas({topic: spec}) else encode()
+    early = encoder.early(key, value)
 
     async def main() -> None:
-        async with session.open(log, create=True) as opened:
-            await use_registry_of(opened, session.require_app())
-            common_key, given = encoded or encode()
-            await declare_topics(opened, {topic: spec})
+        spec = encoder.spec
+        async with session.open(log, create=spec is not None) as opened:
+            if spec is not None:
+                await use_registry_of(opened, session.require_app())
+                await declare_topics(opened, {topic: spec})
+            one = early or encoder.typed(key, value)
             async with opened.producer() as producer:
-                producer.partition_by({topic: spec.partitioner})
-                turns = await _round_robin(opened, topic)
-                if given is not None:
-                    partition = next(turns) if common_key is None else None
-                    sending = await producer.send(topic, given, key=common_key, partition=partition)
-                    sent = await sending
+                producer.partition_by({} if spec is None else {topic: spec.partitioner})
+                sender = LineSender(producer, topic, await _round_robin(opened, topic))
+                if file is None:
+                    sent = await (await sender.hand_over(one))
                     say(f"sent to {sent.topic}, partition {sent.partition}, offset {sent.offset}")
-                elif file is not None:
-                    lines = LineSender(producer, spec, common_key, turns)
-                    await lines.send(file, key_separator)
+                else:
+                    lines = lines_of(file, key_separator=key_separator)
+                    await sender.send_all(file, lines, encoder, key, form)
 
     run(main())
 
 
-class LineSender:
-    """Sends the lines of a file to a topic, with `PENDING_MAX` records in flight at most."""
+def _check_file_options(
+    file: str | None, key: str | None, key_separator: str | None, form: LineForm
+) -> None:
+    """Check the options of `--file`.
+
+    Raises:
+        UsageError: two options contradict each other.
+    """
+    if file is None and key_separator is not None:
+        raise UsageError("--key-separator needs --file; use --key for the key of one record")
+    if file is None and form is LineForm.JSONL:
+        raise UsageError("--format jsonl needs --file (--file - reads standard input)")
+    if file is not None and key is not None and key_separator is not None:
+        raise UsageError("--key and --key-separator can't be combined")
+    if form is LineForm.JSONL and (key is not None or key_separator is not None):
+        raise UsageError("with --format jsonl, each line has its own key: omit --key")
+    if key_separator == "":
+        raise UsageError("--key-separator is empty")
+
+
+def _headers(given: Iterable[str]) -> Headers:
+    """Return the headers of `--header`, in order; a name may come several times."""
+    pairs = []
+    for text in given:
+        ((name, value),) = parse_name_values("--header", [text]).items()
+        pairs.append((name, value.encode()))
+    return tuple(pairs)
+
+
+class Encoder:
+    """Makes records out of what was typed, or of lines, by a topic's types if there are any."""
 
     def __init__(
-        self, producer: Producer, spec: TopicSpec, key: bytes | None, turns: Iterator[int]
+        self,
+        spec: TopicSpec | None,
+        topic: str,
+        *,
+        headers: Headers = (),
+        partition: int | None = None,
     ) -> None:
+        self.spec = spec
+        self._topic = topic
+        self._headers = headers
+        self._partition = partition
+
+    def early(self, key: str | None, value: str | None) -> SentRecord | None:
+        """Return what `typed` does before the log is open; None if it needs schemas of the log.
+
+        Mistakes in a key or a value then end the command before it creates a log.
+        """
+        spec = self.spec
+        if spec is not None and has_schemas({self._topic: spec}):
+            return None
+        return self.typed(key, value)
+
+    def typed(self, key: str | None, value: str | None) -> SentRecord:
+        """Return the record of a key and a value that were typed; None is null.
+
+        Raises:
+            SerdeError: they do not have the topic's types.
+        """
+        spec = self.spec
+        if spec is None:
+            raw_key = None if key is None else key.encode()
+            raw_value = None if value is None else value.encode()
+        else:
+            raw_key = None if key is None else key_bytes(spec, key)
+            raw_value = None if value is None else value_bytes(spec, value)
+        return SentRecord(raw_key, raw_value, self._headers, self._partition)
+
+    def of_line(self, line: Line, key: str | None, form: LineForm) -> SentRecord:
+        """Return the record of a line; `key` is that of all lines without their own.
+
+        Raises:
+            UsageError, SerdeError: the line does not have the form, or the topic's types.
+        """
+        if form is LineForm.JSONL:
+            return self.from_object(line.value)
+        return self.typed(key if line.key is None else line.key, line.value)
+
+    def from_object(self, text: str) -> SentRecord:
+        """Return the record of a line that `consume --json` has printed.
+
+        Raises:
+            UsageError: the line is not such an object.
+            SerdeError: key or value do not have the topic's types.
+        """
+        try:
+            found = msgspec.json.decode(text, type=PrintedRecord)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise UsageError(f"not a record as `consume --json` prints it: {error}") from error
+        spec = self.spec
+        key, value = found.key, found.value
+        headers = tuple((name, raw_bytes(data)) for name, data in found.headers)
+        return SentRecord(
+            key=raw_bytes(key) if spec is None else self._typed_bytes(spec.key, key, "key"),
+            value=raw_bytes(value)
+            if spec is None
+            else self._typed_bytes(spec.value, value, "value"),
+            headers=(*headers, *self._headers),
+            partition=found.partition if self._partition is None else self._partition,
+            timestamp_ms=found.timestamp_ms,
+        )
+
+    def _typed_bytes(self, serde: Serde[Any], plain: Any, what: str) -> bytes | None:  # noqa: ANN401 - JSON
+        if plain is None:
+            return None
+        try:
+            # JSON has no NaN and no infinity: `consume --json` prints their names.
+            if isinstance(serde, FloatSerde) and isinstance(plain, str):
+                return serde.dumps(from_text(serde, plain))
+            return serde.dumps(from_json(serde, msgspec.json.encode(plain)))
+        except SerdeError as error:
+            raise SerdeError(f"the {what} for {self._topic!r}: {error}") from error
+
+
+class PrintedRecord(msgspec.Struct, frozen=True):
+    """A record as `consume --json` prints it; topic and offset are those of another log."""
+
+    key: Any = None
+    value: Any = None
+    headers: list[tuple[str, Any]] = []
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+class LineSender:
+    """Sends records to a topic, with `PENDING_MAX` records in flight at most."""
+
+    def __init__(self, producer: Producer, topic: str, turns: Iterator[int]) -> None:
         self._producer = producer
-        self._spec = spec
-        self._key = key
+        self._topic = topic
         self._turns = turns
         self._pending: deque[tuple[int, asyncio.Future[RecordMetadata]]] = deque()
         self._sent = 0
 
-    async def send(self, file: str, key_separator: str | None) -> None:
+    async def hand_over(self, record: SentRecord) -> asyncio.Future[RecordMetadata]:
+        """Send one record; a future of where it is."""
+        partition = record.partition
+        if partition is None and record.key is None:
+            partition = next(self._turns)
+        return await self._producer.send(
+            self._topic,
+            record.value,
+            key=record.key,
+            partition=partition,
+            headers=record.headers,
+            timestamp_ms=record.timestamp_ms,
+        )
+
+    async def send_all(
+        self,
+        file: str,
+        lines: AsyncIterator[Line],
+        encoder: Encoder,
+        key: str | None,
+        form: LineForm,
+    ) -> None:
         """Send all lines and print their number.
 
         Raises:
             StreamlogError: a line can't be sent; names it. The number of sent lines is printed.
         """
         try:
-            async for line in lines_of(file, key_separator=key_separator):
-                await self._send(file, line)
+            async for line in lines:
+                with _naming(f"{file}, line {line.number}"):
+                    record = encoder.of_line(line, key, form)
+                    self._pending.append((line.number, await self.hand_over(record)))
                 while len(self._pending) > PENDING_MAX:
                     await self._settle(file)
             while self._pending:
@@ -244,17 +424,7 @@ class LineSender:
         except StreamlogError:
             say(f"sent {quantity(await self._delivered(), 'record')} before the error", err=True)
             raise
-        say(f"sent {quantity(self._sent, 'record')} to {self._spec.name}")
-
-    async def _send(self, file: str, line: Line) -> None:
-        try:
-            value = value_bytes(self._spec, line.value)
-            key = self._key if line.key is None else key_bytes(self._spec, line.key)
-        except SerdeError as error:
-            raise SerdeError(f"{file}, line {line.number}: {error}") from error
-        partition = next(self._turns) if key is None else None
-        sending = await self._producer.send(self._spec.name, value, key=key, partition=partition)
-        self._pending.append((line.number, sending))
+        say(f"sent {quantity(self._sent, 'record')} to {self._topic}")
 
     async def _settle(self, file: str) -> None:
         number, sending = self._pending.popleft()
@@ -268,6 +438,15 @@ class LineSender:
         """Wait for the records in flight; return how many records were sent in all."""
         results = await asyncio.gather(*(each for _, each in self._pending), return_exceptions=True)
         return self._sent + sum(not isinstance(each, BaseException) for each in results)
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Put the place of a line before what is wrong with it."""
+    try:
+        yield
+    except (SerdeError, UsageError, UnknownTopicOrPartition) as error:
+        raise type(error)(f"{where}: {error}") from error
 
 
 def _spec(app: App, topic: str) -> TopicSpec:
@@ -327,212 +506,3 @@ def _encode_text(serde: Serde[Any], text: str, what: str) -> tuple[Any, bytes]:
         return value, serde.dumps(value)
     except SerdeError as error:
         raise SerdeError(f"{what}: {error}") from error
-
-
-def format_record(record: LogRecord, spec: TopicSpec | None) -> str:
-    """Return a record as a line: key, tab, value."""
-    key, value = (None, None) if spec is None else (spec.key, spec.value)
-    return f"{_display_text(record.key, key)}\t{_display_text(record.value, value)}"
-
-
-def _display_text(data: bytes | None, serde: Serde[Any] | None) -> str:
-    return text_of(data) if data is None or serde is None else str(serde.loads(data))
-
-
-POLL_MS: Final = 200
-WAIT_LOG_MS: Final = 2_000
-"""Milliseconds without a record after which the command logs that it waits."""
-EARLIEST, LATEST = "earliest", "latest"
-
-logger = logging.getLogger(__name__)
-
-
-class ConsumeRange(msgspec.Struct, frozen=True):
-    """The records to print: topic, start, end, and form."""
-
-    topic: str
-    partition: int | None
-    offset: str
-    limit: int | None
-    exit_at_end: bool
-    as_json: bool
-    spec: TopicSpec | None
-
-
-def consume(
-    context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="Any topic of the log.")],
-    *,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="The same as --offset earliest.")
-    ] = False,
-    offset: Annotated[
-        str | None,
-        typer.Option(
-            "--offset",
-            metavar="earliest|latest|N|-N",
-            help="Where to begin, in each partition: -N is N before its end. Default: latest.",
-        ),
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", min=0, metavar="P", help="Only this partition.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, metavar="N", help="Stop after N records.")
-    ] = None,
-    exit_at_end: Annotated[
-        bool, typer.Option("-e", "--exit-at-end", help="Stop at the end as of the start.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object per record.")
-    ] = False,
-    log: LogOption = None,
-) -> None:
-    """Print the records of a topic until Ctrl-C; with -A decoded, else as text."""
-    session: Session = context.obj
-    if from_beginning and offset is not None:
-        raise UsageError("--from-beginning means --offset earliest: give only one of them")
-    start = EARLIEST if from_beginning else offset or LATEST
-    # Only to check the text, before anything is opened.
-    parse_offset(start, 0, 0)
-    spec = None if session.app is None else session.app.spec_of(topic)
-    wanted = ConsumeRange(topic, partition, start, limit, exit_at_end, as_json, spec)
-
-    async def main(stop: asyncio.Event) -> None:
-        async with session.open(log) as opened:
-            if session.app is not None:
-                await use_registry_of(opened, session.app)
-            await _print(opened, wanted, stop)
-
-    serve(main, "closing")
-
-
-def parse_offset(text: str, begin: int, end: int) -> int:
-    """Return the offset that `--offset` means in a partition from `begin` to `end`.
-
-    Raises:
-        UsageError: the text is neither one of the two words nor a number.
-    """
-    if text in (EARLIEST, LATEST):
-        return begin if text == EARLIEST else end
-    try:
-        number = int(text)
-    except ValueError:
-        raise UsageError(f"--offset is earliest, latest, N or -N, not {text!r}") from None
-    # The sign decides, not the number: -0 is the end, and 0 is the first offset.
-    return max(end + number, begin) if text.startswith("-") else number
-
-
-async def _print(log: Log, wanted: ConsumeRange, stop: asyncio.Event) -> None:
-    parts = await partitions_of(log, wanted.topic)
-    if wanted.partition is not None:
-        parts = [part for part in parts if part.partition == wanted.partition]
-        if not parts:
-            raise UnknownTopicOrPartition(
-                f"topic {wanted.topic!r} has no partition {wanted.partition}"
-            )
-    async with log.consumer(auto_offset_reset="none") as consumer:
-        begins, ends = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
-        consumer.assign(parts)
-        for part in parts:
-            consumer.seek(part, _start(wanted.offset, part, begins[part], ends[part]))
-        await _print_records(consumer, wanted, log.range_reader(consumer, ends), stop)
-
-
-def _start(text: str, part: TopicPartition, begin: int, end: int) -> int:
-    offset = parse_offset(text, begin, end)
-    where = f"{part.topic}-{part.partition}"
-    if offset > end:
-        raise UsageError(f"--offset {offset} is beyond the end of {where}, which is {end}")
-    if offset < begin:
-        logger.warning("%s begins at offset %d: earlier records were deleted", where, begin)
-    return max(offset, begin)
-
-
-async def _print_records(
-    consumer: Consumer,
-    wanted: ConsumeRange,
-    reader: RangeReader,
-    stop: asyncio.Event,
-) -> None:
-    printed, quiet_ms = 0, 0
-    while not stop.is_set() and not (wanted.exit_at_end and await reader.is_at_end()):
-        # Without -e the consumer follows the log beyond the ends.
-        source = reader if wanted.exit_at_end else consumer
-        polled = await source.poll(timeout_ms=POLL_MS)
-        for part, record in _of_each(polled):
-            _print_one(part, record, wanted)
-            printed += 1
-            if printed == wanted.limit:
-                return
-        before_ms, quiet_ms = quiet_ms, 0 if polled else quiet_ms + POLL_MS
-        # Only in the poll in which the pause passes the limit: one line for each pause.
-        if before_ms < WAIT_LOG_MS <= quiet_ms and wanted.limit is not None:
-            logger.info(
-                "waiting for records of %s: %d of %d so far; -e stops at the end",
-                wanted.topic, printed, wanted.limit,
-            )  # fmt: skip
-
-
-def _of_each(
-    polled: Mapping[TopicPartition, Sequence[LogRecord]],
-) -> Iterator[tuple[TopicPartition, LogRecord]]:
-    """Yield each record with its partition."""
-    for part, records in polled.items():
-        for record in records:
-            yield part, record
-
-
-def _print_one(part: TopicPartition, record: LogRecord, wanted: ConsumeRange) -> None:
-    try:
-        if wanted.as_json:
-            typer.echo(json.dumps(as_object(part, record, wanted.spec)))
-        else:
-            say(format_record(record, wanted.spec))
-    except SerdeError as error:
-        where = f"{part.topic}-{part.partition}, offset {record.offset}"
-        raise SerdeError(f"{where}: {error}") from error
-
-
-def as_object(part: TopicPartition, record: LogRecord, spec: TopicSpec | None) -> dict[str, Any]:
-    """Return a record as a JSON object; bytes that are not text become their base64."""
-    return {
-        "topic": part.topic,
-        "partition": part.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        "key": _value(record.key, None if spec is None else spec.key),
-        "value": _value(record.value, None if spec is None else spec.value),
-        # Pairs, because several headers of a record may have one name.
-        "headers": [[name, _json_text(data)] for name, data in record.headers],
-    }
-
-
-def _value(data: bytes | None, serde: Serde[Any] | None) -> Any:  # noqa: ANN401 - JSON
-    if data is None or serde is None:
-        return _json_text(data)
-    return _finite(msgspec.to_builtins(serde.loads(data), str_keys=True, enc_hook=_plain))
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - of any type that a serde knows
-    # Pydantic's models know their JSON form; other types are shown as text.
-    dump = getattr(value, "model_dump", None)
-    return str(value) if dump is None else dump(mode="json")
-
-
-def _finite(plain: Any) -> Any:  # noqa: ANN401 - JSON
-    """Replace NaN and infinity by text, because JSON has neither."""
-    if isinstance(plain, dict):
-        return {key: _finite(value) for key, value in plain.items()}
-    if isinstance(plain, list):
-        return [_finite(value) for value in plain]
-    return str(plain) if isinstance(plain, float) and not isfinite(plain) else plain
-
-
-def _json_text(data: bytes | None) -> str | dict[str, str] | None:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(data).decode()}

@@ -39,7 +39,7 @@ COMMANDS: Final = {
     "broker": "broker_command:broker",
     "dev": "dev_command:dev",
     "send": "records_commands:send",
-    "consume": "records_commands:consume",
+    "consume": "consume_command:consume",
     "topology": "topology_commands:topology",
     "backfill": "history_commands:backfill",
     "compare": "history_commands:compare",

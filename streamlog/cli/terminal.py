@@ -93,14 +93,6 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-def text_of(data: bytes | None) -> str:
-    """Return bytes as printable text; `-` for None."""
-    if data is None:
-        return "-"
-    text = data.decode(errors="backslashreplace")
-    return text if text.isprintable() else repr(data)[2:-1]
-
-
 def parse_name_values(option: str, given: Iterable[str]) -> dict[str, str]:
     """Return the values of an option that takes NAME=VALUE, by name.
 

@@ -14,7 +14,8 @@ import typer
 from typer.testing import CliRunner
 
 from streamlog import App
-from streamlog.cli.records_commands import consume, parse_offset, send
+from streamlog.cli.consume_command import consume, parse_offset
+from streamlog.cli.records_commands import send
 from streamlog.cli.session import Session
 from streamlog.errors import SerdeError, UnknownTopicOrPartition, UsageError
 from streamlog.worker.worker import Worker
@@ -125,8 +126,8 @@ def test_an_error_names_the_line_and_earlier_lines_stay_sent(
 @pytest.mark.parametrize(
     ("arguments", "printed"),
     [
-        (["send", "notes"], "takes VALUE or --file"),
-        (["send", "notes", "x", "--file", "y"], "takes VALUE or --file"),
+        (["send", "notes"], "takes VALUE, --null or --file"),
+        (["send", "notes", "x", "--file", "y"], "takes VALUE, --null or --file"),
         (["send", "notes", "x", "--key-separator", "="], "needs --file"),
         (["send", "notes", "--file", "missing"], "can't read missing"),
         (["consume", "notes", "--offset", "soon"], "earliest, latest, N or -N"),

@@ -336,8 +336,11 @@ def _config(admin: RegistryAdmin, subject: str | None) -> tuple[dict[str, JsonVa
 
 
 def _admin(context: typer.Context, given: str | None) -> RegistryAdmin:
+    return registry_of(context.obj, given)
+
+
+def registry_of(session: Session, given: str | None) -> RegistryAdmin:
     """Return a client of the registry at a URL, of a file's settings, or of the app's registry."""
-    session: Session = context.obj
     # A password belongs into a file, not into the list of processes.
     if given is not None and "://" not in given:
         return RegistryAdmin(RegistrySettings.of(read_properties(given)))

@@ -26,6 +26,14 @@ def one_line(text: str) -> str:
     return _BREAKS.sub(_escape, text)
 
 
+def text_of(data: bytes | None) -> str:
+    """Return bytes as printable text; `-` for None."""
+    if data is None:
+        return "-"
+    text = data.decode(errors="backslashreplace")
+    return text if text.isprintable() else repr(data)[2:-1]
+
+
 def _escape(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape").decode()
 
