@@ -176,6 +176,7 @@ def _view(
 ) -> tuple[RecordView, TopicSpec | None]:
     """Return how records are read, and the app's types of the topic, if it has any."""
     spec = None if session.app is None else session.app.spec_of(topic)
+    # An app knows the types of its topics, and has a registry of its own for them.
     if registry is None or spec is not None:
         return RecordView(spec), spec
     return RecordView(None, RegistrySchemas(registry_of(session, registry).schema_by_id)), None
@@ -217,6 +218,7 @@ def time_of(option: str, text: str, now_ms: int) -> int:
     Raises:
         UsageError: the text is neither.
     """
+    # A duration first: no time of ISO 8601 looks like one.
     try:
         return now_ms - duration_ms(text)
     except ConfigError:
@@ -381,6 +383,7 @@ class _Pages:
 
     def note(self, part: TopicPartition, record: LogRecord) -> None:
         """Note that a record was printed, or left out by a condition."""
+        # The offset behind it: the group continues there.
         if self._commits:
             self._printed[part] = record.offset + 1
 
@@ -405,6 +408,7 @@ async def _print_pages(
             quiet_ms = 0
             printer.take(part, record)
             pages.note(part, record)
+            # The rest of the poll stays unread: a group gets it again.
             if printer.printed == wanted.limit:
                 return
         await pages.commit()

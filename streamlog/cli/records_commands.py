@@ -348,6 +348,7 @@ class Encoder:
             value=raw_bytes(value)
             if spec is None
             else self._typed_bytes(spec.value, value, "value"),
+            # Those of the command come last: readers take the last one of a name.
             headers=(*headers, *self._headers),
             partition=found.partition if self._partition is None else self._partition,
             timestamp_ms=found.timestamp_ms,

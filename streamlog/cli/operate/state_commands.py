@@ -85,6 +85,7 @@ def target_of(text: str) -> Target | None:
     """
     if text in (EARLIEST, LATEST):
         return None if text == EARLIEST else latest
+    # No time is a number alone: ISO 8601 has separators.
     if text.isdecimal():
         return at_offset(int(text))
     try:

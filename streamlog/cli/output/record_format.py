@@ -60,6 +60,7 @@ class RegistrySchemas:
         if not is_framed(data):
             return plain_bytes(data)
         number = int.from_bytes(data[1:FRAME_BYTES], "big")
+        # Ids are never given twice, so what was read once stays true.
         if number not in self._readers:
             if len(self._readers) >= SCHEMAS_MAX:
                 self._readers.clear()
@@ -115,6 +116,7 @@ class RecordView:
     def filtered(self, partition: int, record: LogRecord) -> FilteredRecord:
         """Return the record as a condition sees it."""
         found = filtered(partition, record)
+        # Without types, what looks like JSON is JSON, as in the console.
         if not self.decodes:
             return found
         return msgspec.structs.replace(found, key=self.key(record), value=self.value(record))

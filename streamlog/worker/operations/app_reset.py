@@ -142,6 +142,7 @@ def given_up_by(before: OwnTopics, present: Mapping[str, bytes], plan: ResetPlan
     """Return the record of topic ids after a reset; `present` has the ids of deleted topics."""
     gone = {*plan.changelogs, *plan.repartitions}
     lost = [*present.values(), *(at for name, at in before.ids.items() if name in gone)]
+    # The newest come last, because the oldest are dropped.
     new = [at for at in dict.fromkeys(lost) if at not in before.given_up]
     return OwnTopics(
         ids={name: at for name, at in before.ids.items() if name not in gone},
@@ -171,6 +172,7 @@ class AppReset:
         program = await self._resolved()
         app_id, topology = program.app_id, program.topology
         topics = {each.name for each in await self._admin.list_topics()}
+        # Former versions of the program had other nodes, and so other topics.
         recorded = await self._recorded()
         internal = {each.name for each in topology.topics.values() if each.internal}
         changelogs = {sub.changelog_topic for sub in topology.subtopologies if sub.changelog_topic}
@@ -197,8 +199,10 @@ class AppReset:
         """
         app_id = plan.app_id
         await refuse_members(self._log, app_id)
+        # The brokers' own check of members: what follows can't be taken back.
         await self._delete_group()
         await self._give_up(plan)
+        # One after another: the order counts if the process is killed in between.
         for name in plan.deleted:
             await self._admin.delete_topics([name])
         await self._wait_until_gone(plan.deleted)
@@ -234,6 +238,7 @@ class AppReset:
     async def _targets(
         self, program: Program, topics: Collection[str], target: Target | None
     ) -> Offsets:
+        # A source that is missing has no positions; the next worker says so, or creates it.
         names = [name for name in program.outer_sources if name in topics]
         parts = _partitions(await self._admin.describe_topics(names)) if names else []
         if not parts:
@@ -302,6 +307,7 @@ class AppReset:
             if offsets:
                 moved = {part: OffsetAndMetadata(at) for part, at in offsets.items()}
                 await transaction.send_offsets(moved, GroupMetadata(group_id=program.app_id))
+            # After the offsets: a worker that joins now waits for the end of the transaction.
             await refuse_members(self._log, program.app_id)
 
     async def _write_progress(
