@@ -25,10 +25,9 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.server.embedded import EmbeddedTransport
 from streamlog.broker.server.socket_server import Acceptor
-from streamlog.broker.storage.catalog import Catalog
+from streamlog.broker.storage.catalog import Catalog, read_listener, read_registry_url
 from streamlog.broker.storage.disk.files import directory_error
 from streamlog.broker.storage.disk.os_files import OsFiles
-from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import Admin
 from streamlog.client.cluster import FORMING_TIMEOUT_MS, Address, Cluster, Connect
 from streamlog.client.consumer import Consumer
@@ -254,7 +253,7 @@ class Log:
         if self._broker is not None:
             return self._broker.advertised if self._listen else None
         if self._directory is not None:
-            return LogDirectory.read_listener(self._directory)
+            return read_listener(self._directory)
         return next(iter(self._addresses), None)
 
     @property
@@ -264,7 +263,7 @@ class Log:
         The process that runs its broker serves one at `schema.registry.listener` of its settings.
         """
         if self._broker is None and self._directory is not None:
-            return LogDirectory.read_registry_url(self._directory)
+            return read_registry_url(self._directory)
         return self._registry_url
 
     def check(self) -> None:
@@ -425,7 +424,7 @@ class Log:
         if self._directory is None:
             return self._addresses
         # Read each time: another process may run the broker by now, at another port.
-        listener = LogDirectory.read_listener(self._directory)
+        listener = read_listener(self._directory)
         if listener is None:
             raise ConnectionLost(
                 f"no process has the log in {self._directory} open: start a worker there, or"
@@ -489,7 +488,7 @@ class Log:
         return True
 
     async def _serve(self, directory: str) -> None:
-        previous = LogDirectory.read_listener(directory)  # Opening removes it.
+        previous = read_listener(directory)  # Opening removes it.
         broker = Broker.open(directory, config=self._config, clock=self._clock)
         # Entered first, so closed last: the client of this process needs it until then.
         await self._stack.enter_async_context(broker)

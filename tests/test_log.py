@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from streamlog.broker.storage.catalog import read_listener
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
@@ -182,12 +183,10 @@ def test_attaching_waits_for_a_process_that_serves(tmp_path: Path) -> None:
 def test_a_stale_address_is_recognized_and_its_port_reused(tmp_path: Path) -> None:
     async def main() -> None:
         with holder(tmp_path) as process:
-            address = LogDirectory.read_listener(str(tmp_path))
+            address = read_listener(str(tmp_path))
             process.send_signal(signal.SIGKILL)
             process.wait()
-        assert LogDirectory.read_listener(str(tmp_path)) == address, (
-            "the killed process left its address"
-        )
+        assert read_listener(str(tmp_path)) == address, "the killed process left its address"
         async with Log.open(f"embedded:{tmp_path}") as log:
             assert log.is_embedded
             assert log.address == address

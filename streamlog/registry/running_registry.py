@@ -38,5 +38,5 @@ async def serve_if_configured(broker: Broker) -> AsyncIterator[str | None]:
             f" ({error.name} is missing): {install_command('registry')}"
         ) from error
     async with serve_registry(broker, address) as url:
-        broker.directory.serves_registry(url)
+        broker.directory.listener.registry_url = url
         yield url

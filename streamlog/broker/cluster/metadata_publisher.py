@@ -12,7 +12,7 @@ the metadata does not know is kept under another name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ from streamlog.broker.quorum.metadata.cluster_metadata import (
 )
 from streamlog.broker.replication.replica_state import ReplicaState
 from streamlog.broker.storage.catalog import AlteredSettings
+from streamlog.broker.storage.topic_state import HostedTopic
 from streamlog.errors import LogDirectoryFull, StreamlogError
 
 if TYPE_CHECKING:
@@ -148,7 +149,9 @@ class MetadataPublisher:
         for change in changes:
             if isinstance(change, TopicDeleted):
                 self._delete(change.name, change.topic_id)
-        for topic_id, number in dict.fromkeys(_partition_keys(changes)):
+        partitions = dict.fromkeys(_partition_keys(changes))
+        self._host_new({topic_id for topic_id, _ in partitions})
+        for topic_id, number in partitions:
             self._update_partition(topic_id, number)
         self._give_up_damaged()  # Before anything is fetched in a new epoch.
         if _some(changes, UserChanged):
@@ -231,13 +234,28 @@ class MetadataPublisher:
 
     def _host(self, topic: TopicRegistration) -> None:
         """Create the logs of a topic's partitions that belong here, with the topic's settings."""
+        hosted = self._hosted(topic)
+        if hosted.numbers:
+            self._directory.host([hosted])
+            if self._directory.topics[topic.name].configs != hosted.configs:
+                self._directory.alter_topic(topic.name, hosted.configs)
+
+    def _host_new(self, topic_ids: Collection[bytes]) -> None:
+        """Create the logs of new topics together: each write of the list of topics takes a sync."""
+        topics = map(self._metadata.topics.get, sorted(topic_ids))
+        here = self._directory.topics
+        new = [self._hosted(each) for each in topics if each and each.name not in here]
+        try:
+            self._directory.host(new)
+        except StreamlogError as error:
+            # Each topic is tried by itself next, and what it lacks is then logged by its name.
+            _log.debug("new topics can't be created together: %s", error)
+
+    def _hosted(self, topic: TopicRegistration) -> HostedTopic:
         node_id = self._directory.node_id
         own = [n for n, partition in topic.partitions.items() if node_id in partition.replicas]
-        if own:
-            configs = dict(self._metadata.config(TOPIC_RESOURCE, topic.name))
-            here = self._directory.host(topic.name, topic.topic_id, own, configs)
-            if here.configs != configs:
-                self._directory.alter_topic(topic.name, configs)
+        configs = dict(self._metadata.config(TOPIC_RESOURCE, topic.name))
+        return HostedTopic(topic.name, topic.topic_id, own, configs)
 
     @contextmanager
     def _full_disk(self, topic: str) -> Iterator[None]:

@@ -354,6 +354,13 @@ class BrokerConfig:
         texts[""] = texts_of(self)
         return {name: texts[field.section][field.name] for name, field in _FIELDS.items()}
 
+    def as_text(self, name: str) -> str:
+        """Return one setting by the broker's name, as text."""
+        field = _FIELDS[name]
+        table = getattr(self, field.section) if field.section else self
+        attribute, setting = declared_settings(type(table))[field.name]
+        return setting.text(getattr(table, attribute))
+
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

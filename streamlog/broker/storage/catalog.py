@@ -37,10 +37,12 @@ from streamlog.broker.config.resources import QuotaTable
 from streamlog.broker.storage.disk.files import (
     MALFORMED,
     Files,
+    directory_error,
     read_file,
     replace_file,
     unless_full,
 )
+from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.broker.storage.log.segment import SegmentEnd
 from streamlog.errors import CorruptData, StreamlogError
 
@@ -576,3 +578,29 @@ class ListenerFile:
         if self._pending is not None:
             self._catalog.write_listener(*self._pending, self.registry_url)
             self._pending = None
+
+
+def read_listener(path: str, *, files: Files | None = None) -> tuple[str, int] | None:
+    """Read host and port of the process that holds a directory; None if it does not listen.
+
+    Raises:
+        LogDirectoryError: the disk refused.
+        CorruptData: the file is damaged.
+    """
+    try:
+        return Catalog(OsFiles() if files is None else files, path).listener()
+    except OSError as error:
+        raise directory_error(error, path) from error
+
+
+def read_registry_url(path: str) -> str | None:
+    """Read the URL of the schema registry of the process that holds a directory, if any.
+
+    Raises:
+        LogDirectoryError: the disk refused.
+        CorruptData: the file is damaged.
+    """
+    try:
+        return Catalog(OsFiles(), path).registry_url()
+    except OSError as error:
+        raise directory_error(error, path) from error

@@ -62,6 +62,7 @@ from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log.segment import Damage, SegmentEnd
 from streamlog.broker.storage.log.segments import RollBudget
 from streamlog.broker.storage.topic_state import (
+    HostedTopic,
     TopicState,
     arrived,
     check_partition_count,
@@ -117,7 +118,8 @@ class LogDirectory:
         self.volumes = Volumes(Volume(files, path, lock=lock))
         """The directories, each on a disk of its own."""
         self._checkpoints = LogCheckpoints(self._catalog)
-        self._listener = ListenerFile(self._catalog)
+        self.listener = ListenerFile(self._catalog)
+        """The file with the broker's address; `write_listener` writes it."""
         self._minimum_ends: Mapping[str, int] = {}
         self._topics: dict[str, TopicState] = {}
         self._copied: dict[str, int] = {}
@@ -237,86 +239,101 @@ class LogDirectory:
         if name in self._topics:
             raise TopicExists(f"topic {name!r} already exists")
         check_partition_count(name, partitions, least=1)
-        given = dict(configs or {})
-        config = self._config.topic.override(given)
         topic_id = new_topic_id() if topic_id is None else topic_id
-        topic = TopicState(
-            name=name, topic_id=topic_id, partitions={}, configs=given, config=config
-        )
-        return self._add_partitions(topic, range(partitions))
+        self.host([HostedTopic(name, topic_id, range(partitions), configs or {})])
+        return self._topics[name]
 
-    def host(
-        self, name: str, topic_id: bytes, numbers: Iterable[int], configs: Mapping[str, str]
-    ) -> TopicState:
-        """Create the logs of these partitions of a topic, unless they exist.
+    def host(self, hosted: Iterable[HostedTopic]) -> None:
+        """Create the logs of these partitions, unless they exist, with one write of the topics.
 
         Raises:
-            ConfigError: a setting is unknown or out of range.
+            ConfigError: a setting of a topic is unknown or out of range.
             LogDirectoryError: the disk refused; nothing was created.
         """
         self._check_writable()
-        topic = self._topics.get(name)
-        if topic is None:
-            given = dict(configs)
-            config = self._config.topic.override(given)
-            topic = TopicState(
-                name=name, topic_id=topic_id, partitions={}, configs=given, config=config
-            )
-        missing = sorted({*numbers} - {*topic.partitions})
-        return self._add_partitions(topic, missing) if missing else topic
+        grown: list[tuple[TopicState, list[int]]] = []
+        for each in hosted:
+            topic = self._topics.get(each.name)
+            if topic is None:
+                topic = TopicState(
+                    name=each.name,
+                    topic_id=each.topic_id,
+                    partitions={},
+                    configs=dict(each.configs),
+                    config=self._config.topic.override(each.configs),
+                )
+            if missing := sorted({*each.numbers} - {*topic.partitions}):
+                grown.append((topic, missing))
+        if grown:
+            self._add_partitions(grown)
 
-    def _add_partitions(self, topic: TopicState, numbers: Iterable[int]) -> TopicState:
-        """Return the topic with these partitions added, durably."""
-        logs: dict[int, PartitionLog] = {}
+    def _add_partitions(self, topics: Sequence[tuple[TopicState, Iterable[int]]]) -> None:
+        """Add these partitions to the topics, durably, all or none."""
+        created: list[tuple[Volume, PartitionLog]] = []
+        counts = self._counts() if len(self.volumes) > 1 else Counter[Volume]()
         with self._disk():
             self._finish_deletions()  # A partition that returns must not find its old files.
             # Folders, their names, and then the list: a crash before the last step leaves empty
             # folders that no topic owns, which the next opening removes.
             try:
-                chosen = self._choose_volumes(topic.name, numbers)
-                self._create_logs(topic, chosen, logs)
-                directories = {
-                    number: volume.directory_id
-                    for number, volume in chosen.items()
-                    if volume is not self.volumes.first
+                grown = {
+                    topic.name: self._grown(
+                        topic, self._placed(topic.name, numbers, counts), created
+                    )
+                    for topic, numbers in topics
                 }
-                grown = replace(
-                    topic,
-                    partitions={**topic.partitions, **logs},
-                    directories={**topic.directories, **directories},
-                )
-                self._write_topics([*{**self._topics, topic.name: grown}.values()])
+                self._sync_folders(dict.fromkeys(volume for volume, _ in created))
+                self._write_topics([*{**self._topics, **grown}.values()])
             except (OSError, LogDirectoryError):
                 # The empty folders stay: the next attempt uses them, or the next opening
                 # removes them if the topic does not exist by then.
-                for log in logs.values():
+                for _, log in created:
                     log.discard()
                 raise
-        self._topics[topic.name] = grown
-        return grown
+        self._topics |= grown
 
-    def _create_logs(
-        self, topic: TopicState, chosen: Mapping[int, Volume], logs: dict[int, PartitionLog]
-    ) -> None:
-        """Create logs in their directories, with durable names, and add them to `logs`."""
-        for number, volume in chosen.items():
-            folder = f"{volume.path}/{partition_folder(topic.topic_id, number)}"
-            label = f"{topic.name}-{number}"
-            with self._volume_errors(volume):
-                logs[number] = PartitionLog.create(
-                    volume.files, folder, name=label, config=topic.config, rolls=self.rolls
-                )
-            self._watch(volume, logs[number])
-        for volume in dict.fromkeys(chosen.values()):
+    def _sync_folders(self, volumes: Iterable[Volume]) -> None:
+        for volume in volumes:
             with self._volume_errors(volume):
                 volume.files.sync_directory(volume.path)
 
-    def _choose_volumes(self, topic: str, numbers: Iterable[int]) -> dict[int, Volume]:
-        """Return the directories of new partitions."""
+    def _grown(
+        self,
+        topic: TopicState,
+        placed: Mapping[int, Volume],
+        created: list[tuple[Volume, PartitionLog]],
+    ) -> TopicState:
+        """Return a topic with more partitions, whose logs are created and added to `created`."""
+        logs: dict[int, PartitionLog] = {}
+        directories: dict[int, str] = {}
+        for number, volume in placed.items():
+            folder = f"{volume.path}/{partition_folder(topic.topic_id, number)}"
+            label = f"{topic.name}-{number}"
+            with self._volume_errors(volume):
+                log = PartitionLog.create(
+                    volume.files, folder, name=label, config=topic.config, rolls=self.rolls
+                )
+            created.append((volume, log))
+            self._watch(volume, log)
+            logs[number] = log
+            if volume is not self.volumes.first:
+                directories[number] = volume.directory_id
+        return replace(
+            topic,
+            partitions={**topic.partitions, **logs},
+            directories={**topic.directories, **directories},
+        )
+
+    def _placed(
+        self, topic: str, numbers: Iterable[int], counts: Counter[Volume]
+    ) -> dict[int, Volume]:
+        """Return the directories of new partitions; `counts` has the partitions in each."""
         if len(self.volumes) == 1:
             return dict.fromkeys(numbers, self.volumes.first)
         cordoned = self._config.cordoned_directories
-        return self.volumes.choose(topic, numbers, self._counts(), cordoned)
+        placed = self.volumes.choose(topic, numbers, counts, cordoned)
+        counts.update(placed.values())  # Those of the next topic are placed with these in mind.
+        return placed
 
     def partition_bytes(self, topic: str, partition: int) -> int:
         """Return the bytes of a partition's segments on disk.
@@ -619,37 +636,7 @@ class LogDirectory:
         """
         self._check_writable()
         with self._disk():
-            self._listener.write(host, port)
-
-    @staticmethod
-    def read_listener(path: str, *, files: Files | None = None) -> tuple[str, int] | None:
-        """Read host and port of the process that holds a directory; None if it does not listen.
-
-        Raises:
-            LogDirectoryError: the disk refused.
-            CorruptData: the file is damaged.
-        """
-        try:
-            return Catalog(OsFiles() if files is None else files, path).listener()
-        except OSError as error:
-            raise directory_error(error, path) from error
-
-    def serves_registry(self, url: str) -> None:
-        """Let `write_listener` write the URL of the broker's schema registry, too."""
-        self._listener.registry_url = url
-
-    @staticmethod
-    def read_registry_url(path: str) -> str | None:
-        """Read the URL of the schema registry of the process that holds a directory, if any.
-
-        Raises:
-            LogDirectoryError: the disk refused.
-            CorruptData: the file is damaged.
-        """
-        try:
-            return Catalog(OsFiles(), path).registry_url()
-        except OSError as error:
-            raise directory_error(error, path) from error
+            self.listener.write(host, port)
 
     def flush(self) -> None:
         """Sync all partitions.
@@ -677,14 +664,14 @@ class LogDirectory:
     def begin_checkpoints(self, *, if_changed: bool = False) -> OffloadedJob[None] | None:
         """Take the checkpoints, and return the job that writes them; None if they are unchanged."""
         taken = self._checkpoints.take(self._logs(), self._copied_points())
-        if if_changed and self._checkpoints.is_kept(taken) and not self._listener.is_write_pending:
+        if if_changed and self._checkpoints.is_kept(taken) and not self.listener.is_write_pending:
             return None
         return OffloadedJob(partial(self._keep_checkpoints, taken))
 
     def _keep_checkpoints(self, taken: CheckpointsTaken) -> None:
         with self._disk():
             self._checkpoints.keep(taken)
-            self._listener.settle()
+            self.listener.settle()
             for volume in self.volumes.working():
                 self._renew_reserve(volume)
 
@@ -1044,7 +1031,8 @@ class LogDirectory:
                     found.add(volume.folders.rename_stray(folder))
         kept = {n: each for n, each in entry.directories.items() if n not in lost}
         placed = {
-            n: each.directory_id for n, each in self._choose_volumes(entry.name, lost).items()
+            n: each.directory_id
+            for n, each in self._placed(entry.name, lost, self._counts()).items()
         }
         first = self.directory_id
         return replace(

@@ -6,8 +6,8 @@ Pure: `log_directory` makes a change durable, and opens and closes the logs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -56,6 +56,16 @@ class TopicState(msgspec.Struct, frozen=True, kw_only=True):
             futures={n: each for n, each in self.futures.items() if n in here},
             leaving={n: each for n, each in self.leaving.items() if n in here and each},
         )
+
+
+class HostedTopic(NamedTuple):
+    """The partitions of a topic that belong into this directory."""
+
+    name: str
+    topic_id: bytes
+    numbers: Sequence[int]
+    configs: Mapping[str, str]
+    """The topic's own settings, for a topic that is not here yet."""
 
 
 def check_topic_name(name: str) -> None:

@@ -16,7 +16,7 @@ import msgspec
 import typer
 from rich.table import Table as Grid
 
-from streamlog.broker.storage.log_directory import LogDirectory
+from streamlog.broker.storage.catalog import read_registry_url
 from streamlog.cli.session import Session
 from streamlog.cli.terminal import log_warnings, out, say
 from streamlog.errors import SchemaRegistryError, UsageError, quantity
@@ -354,7 +354,7 @@ def _served(session: Session) -> str | None:
     url = session.log_url(None)
     if not url.startswith(EMBEDDED):
         return None
-    return LogDirectory.read_registry_url(url.removeprefix(EMBEDDED))
+    return read_registry_url(url.removeprefix(EMBEDDED))
 
 
 def _given(

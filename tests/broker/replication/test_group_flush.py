@@ -395,6 +395,7 @@ def test_a_round_without_file_descriptors_is_retried(
     async def story(broker: Broker) -> None:
         create(broker)
         log = broker.directory.topics["t"].partitions[0]
+        await later(broker, produce_request(batch(b"a")))  # The first append creates the file.
         begun = log.begin_sync
 
         def released(*, sealed_only: bool = False) -> PendingSync | None:
@@ -404,9 +405,9 @@ def test_a_round_without_file_descriptors_is_retried(
         monkeypatch.setattr(log, "begin_sync", released)
         monkeypatch.setattr(files, "open", short)
         answer = produce_result(await later(broker, produce_request(batch(b"a"))))
-        assert answer == (0, 0)
+        assert answer == (0, 1)
         assert not refusals[0]
-        assert log.recovery_point == 1
+        assert log.recovery_point == 2
 
     run(files, story)
     assert caplog.text.count("a sync waits for file descriptors") == 1

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from streamlog.broker.config.broker import BrokerConfig, TopicConfig
-from streamlog.broker.storage.catalog import new_topic_id
+from streamlog.broker.storage.catalog import new_topic_id, read_listener
 from streamlog.broker.storage.disk.files import read_file, replace_file, write_whole
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.repair.inspection import Inspection
+from streamlog.broker.storage.topic_state import HostedTopic
 from streamlog.errors import (
     ConfigError,
     CorruptData,
@@ -163,11 +164,46 @@ def test_a_reassigned_partition_is_deleted_and_may_return(files: MemoryFiles) ->
     assert len(folders(files)) == 1
     directory = killed(files)
     assert list(directory.topics["a"].partitions) == [1]
-    directory.host("a", topic_id, [0, 1], {})
+    directory.host([HostedTopic("a", topic_id, [0, 1], {})])
     assert [directory.log("a", number).log_end_offset for number in (0, 1)] == [0, 2]
     directory.delete_partitions("a", [0, 1])
     assert list(directory.topics) == folders(files) == []
     assert list(killed(files).topics) == []
+
+
+def test_many_topics_take_as_many_syncs_as_one(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = opened(files)
+    synced: list[str] = []
+    sync = files.sync_directory
+
+    def counted(path: str) -> None:
+        synced.append(path)
+        sync(path)
+
+    monkeypatch.setattr(files, "sync_directory", counted)
+
+    def syncs(*names: str) -> int:
+        synced.clear()
+        directory.host([HostedTopic(name, new_topic_id(), range(3), {}) for name in names])
+        return len(synced)
+
+    assert syncs("one") == syncs(*map(str, range(100)))
+    assert {*killed(files).topics} == {"one", *map(str, range(100))}
+
+
+def test_a_partition_has_no_files_before_its_first_record(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("a", 2)
+    directory.log("a", 0).append(batch(), now_ms=0)
+    directory.flush()
+    for start in (killed, opened):
+        again = start(files)
+        assert min(len(files.list(f"/data/{each}")) for each in folders(files)) == 0
+        assert [again.log("a", number).log_end_offset for number in (0, 1)] == [1, 0]
+        assert not again.damage
+        again.close()
 
 
 def test_an_interrupted_partition_deletion_is_finished(files: MemoryFiles) -> None:
@@ -194,7 +230,7 @@ def test_a_stray_topic_is_renamed_and_never_opened(
     (stray,) = folders(files)
     assert stray.endswith("-stray")
     content = read_file(files, f"/data/{stray}/{'0' * 20}.log")
-    directory.host("a", topic_id, [0], {})
+    directory.host([HostedTopic("a", topic_id, [0], {})])
     assert directory.log("a", 0).log_end_offset == 0
     directory.keep_stray("a")
     caplog.clear()
@@ -328,7 +364,7 @@ def test_a_second_open_names_the_listener_of_the_first(
     with pytest.raises(LogDirectoryLocked, match="does not listen"):
         opened(files)
     directory.write_listener("127.0.0.1", 4567)
-    assert LogDirectory.read_listener("/data", files=files) == ("127.0.0.1", 4567)
+    assert read_listener("/data", files=files) == ("127.0.0.1", 4567)
     with pytest.raises(LogDirectoryLocked, match=r"listens on 127\.0\.0\.1:4567"):
         opened(files)
 
@@ -337,11 +373,11 @@ def test_the_listener_is_forgotten_after_a_close_or_a_kill(files: MemoryFiles) -
     directory = opened(files)
     directory.write_listener("127.0.0.1", 4567)
     directory.close()
-    assert LogDirectory.read_listener("/data", files=files) is None
+    assert read_listener("/data", files=files) is None
     directory = opened(files)
     directory.write_listener("127.0.0.1", 4567)
     directory = killed(files)
-    assert LogDirectory.read_listener("/data", files=files) is None
+    assert read_listener("/data", files=files) is None
 
 
 HOLD = """
@@ -368,7 +404,7 @@ def test_two_processes_can_not_lock_one_directory(tmp_path: Path) -> None:
         holder.kill()
         holder.wait()
         directory = LogDirectory.open(path)
-        assert LogDirectory.read_listener(path) is None
+        assert read_listener(path) is None
         directory.close()
 
 

@@ -279,7 +279,7 @@ def inherited_source(context: ControllerContext, topic_setting: str) -> SettingS
         if name in context.metadata.config(BROKER_RESOURCE, resource):
             return source
     # The file may state the default, so only a different value shows that the file sets it.
-    given = context.config.as_texts()[name]
+    given = context.config.as_text(name)
     return SettingSource.DEFAULT if given == setting.text(setting.default) else SettingSource.STATIC
 
 

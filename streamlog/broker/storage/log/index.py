@@ -89,6 +89,11 @@ class SparseIndex:
         self.clear()
         self.trim()
 
+    def begin(self) -> None:
+        """Begin without a file; the first `flush` or `trim` of entries creates it."""
+        self.clear()
+        self._untrimmed = False
+
     def load(self) -> bool:
         """Read the number of entries; False if the file is missing or cut in an entry.
 
@@ -349,6 +354,11 @@ class Indexes:
         """Create the files, empty."""
         self.offsets.create()
         self.times.create()
+
+    def begin(self) -> None:
+        """Begin without files."""
+        self.offsets.begin()
+        self.times.begin()
 
     def load(self) -> bool:
         """Read the number of entries; False if a file is missing or cut in an entry."""

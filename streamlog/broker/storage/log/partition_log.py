@@ -248,7 +248,7 @@ class PartitionLog:
         log = cls(files, directory, name=name, config=config, read_only=False, rolls=rolls)
         with log._disk.errors:
             files.make_directory(directory)
-            log._segments.add(START_OFFSET)
+            log._segments.begin(START_OFFSET)
         return log
 
     @classmethod
@@ -938,6 +938,8 @@ class PartitionLog:
             if segment.size_bytes == 0:
                 self._rolling.begin(now_ms)
             self._dirty = True
+            if segment.is_new:
+                self._segments.has_unsynced_names = True
             segment.append(data, batches)
         except OSError as error:
             raise self._disk.note_error(error) from error

@@ -217,6 +217,8 @@ class Segment:
         self._stem = stem
         self.base_offset = base_offset
         self.loaded = False
+        self.is_new = False
+        """Whether it began without files and nothing has been appended."""
         self.size_bytes = 0
         self.trailing_bytes = 0
         """Bytes after the last whole batch when `load` or `rescan` read the file."""
@@ -258,6 +260,15 @@ class Segment:
         self._appended.open(self.path)
         self.loaded = True
 
+    def begin(self) -> None:
+        """Begin without files, in an empty directory; the first append creates them."""
+        # Not `create`: of thousands of partitions that are made at once many stay empty for long,
+        # and three files each are most of what a new partition costs.
+        self._indexes.begin()
+        self.unseal()
+        self._appended.was_released = True
+        self.is_new = self.loaded = True
+
     def unseal(self) -> None:
         """Allow appends; the file is opened with the first one, so until then it costs nothing."""
         self._sealed = False
@@ -293,6 +304,8 @@ class Segment:
         if file is not None:
             file.sync()
             return
+        if self.is_new:
+            return
         with closing(self._files.open(self.path, writable=True)) as file:
             file.sync()
         if self.loaded and self._appended.is_closed:
@@ -303,6 +316,8 @@ class Segment:
         file = self._appended.file
         if file is not None:
             return [file.share()]
+        if self.is_new:
+            return []
         sealed = self._appended.is_closed
         paths = [self.path, *(self._indexes.paths if sealed else ())]
         if sealed and len(self.aborted):
@@ -388,6 +403,8 @@ class Segment:
 
     def restore(self, end: SegmentEnd) -> bool:
         """Adopt `end` without reading the log; False if the files differ from it."""
+        if self.is_new:
+            return (end.base_offset, end.size_bytes) == (self.base_offset, 0)
         self._forget()
         with self._reading() as file:
             # A clean shutdown may be followed by anything: a copied directory, a file that a person
@@ -415,6 +432,8 @@ class Segment:
         Batches before that entry are not read. Afterwards, `trailing_bytes` is the number of bytes
         after the last whole batch.
         """
+        if self.is_new:
+            return True
         self._forget()
         if not self._indexes.load():
             return False
@@ -444,6 +463,8 @@ class Segment:
         Returns:
             Why the bytes after the last sound batch are unsound; an empty string if there are none.
         """
+        if self.is_new:
+            return ""
         self._forget()
         with self._reading() as file:
             end = file.size() if end is None else end
@@ -517,6 +538,9 @@ class Segment:
             OSError: the write failed; the file ends with the last whole batch, as before.
         """
         file = self._appended.to_append(self.path, self.size_bytes)
+        if self.is_new:
+            self._indexes.clear()  # They have files from now on, even without entries.
+            self.is_new = False
         if self._needs_flush:
             # Before the data: if the disk has no space for the indexes, the log has not changed.
             self._flush_indexes()

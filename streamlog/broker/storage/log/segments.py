@@ -177,11 +177,16 @@ class Segments:
             # Retention made the log start durable and crashed before it renamed these files.
             while len(found) > 1 and found[1].base_offset <= start_offset:
                 found.pop(0).remove()
-        if not found:
-            found = [self._new(start_offset)]
-            if not self._read_only:
-                found[0].create()
-        self._take(found)
+        if found:
+            self._take(found)
+        else:
+            self.begin(start_offset)
+
+    def begin(self, offset: int) -> None:
+        """Begin with a segment at `offset` whose files the first append creates."""
+        segment = self._new(offset)
+        segment.begin()
+        self._take([segment])
 
     def ends_whole(self) -> bool:
         """Whether the last segment, read from its newest index entry, ends with a whole batch."""

@@ -156,6 +156,8 @@ def test_more_logs_than_descriptors_can_be_used(tmp_path: Path) -> None:
 def test_an_open_without_a_descriptor_releases_other_files(tmp_path: Path) -> None:
     files = OsFiles(shares(1024))
     logs = logs_of(files, str(tmp_path), 8)
+    for log in logs:
+        appended(log, b"x")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     top = max(int(each.name) for each in Path("/proc/self/fd").iterdir()) + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (top, limits[1]))
