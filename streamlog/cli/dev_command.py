@@ -1,5 +1,6 @@
-"""`streamlog dev`: runs a whole cluster on this machine, to try things out; Ctrl-C stops it.
+"""`streamlog dev`: runs an app that is being written, or a whole cluster; Ctrl-C stops it.
 
+With a file, `operate/dev_app` runs the app and its log. Without one, this module runs a cluster.
 Each broker is a process, as on a machine of its own: kill one, and the others continue while the
 supervisor starts it again. Data and settings stay in the directory for the next run.
 """
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,8 @@ import typer
 
 from streamlog.cli.broker_command import LISTEN_DEFAULT, parse_address
 from streamlog.cli.cluster_init import NodeSetup, host_of, local_nodes, write_nodes
-from streamlog.cli.session import printer, serve
+from streamlog.cli.operate.dev_app import dev_app, free_port, run_dev
+from streamlog.cli.session import DEFAULT_LOG, LogOption, WebOption, printer, serve
 from streamlog.errors import StreamlogError, UsageError, quantity
 from streamlog.properties import read_properties
 from streamlog.replace import replace
@@ -34,6 +35,20 @@ ASK_AGAIN_S = 0.1
 
 
 def dev(
+    context: typer.Context,
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE[:APP]]",
+            help="An app's Python file: run it, and again whenever a file changes.",
+        ),
+    ] = None,
+    *,
+    log: LogOption = None,
+    web: WebOption = None,
+    opens: Annotated[
+        bool, typer.Option("--open", help="With FILE: show the console in a browser.")
+    ] = False,
     brokers: Annotated[
         int | None,
         typer.Option(
@@ -64,7 +79,28 @@ def dev(
         ),
     ] = None,
 ) -> None:
-    """Run a cluster on this machine until Ctrl-C: several brokers under one supervisor."""
+    """Run an app that is being written, or without FILE a cluster of several brokers.
+
+    Example: streamlog dev shop.py
+    """
+    if file is not None:
+        if brokers is not None or listen is not None or registry is not None or data != DIRECTORY:
+            raise UsageError(
+                "--brokers, --data, --listen and --registry are for a cluster: no FILE"
+            )
+        run_dev(context.obj, dev_app(file, log=log or DEFAULT_LOG, web=web, opens=opens))
+        return
+    if log is not None or web is not None or opens:
+        raise UsageError("--log, --web and --open are for an app: streamlog dev FILE")
+    run_cluster(data, brokers, listen, registry)
+
+
+def run_cluster(data: Path, brokers: int | None, listen: str | None, registry: str | None) -> None:
+    """Run the cluster in a directory, a new one if it has none.
+
+    Raises:
+        UsageError: the directory has another cluster than these options describe.
+    """
     nodes = read_nodes(data)
     if not nodes:
         nodes = local_nodes(data, brokers or BROKERS_USUAL, listen or LISTEN_DEFAULT, {})
@@ -98,21 +134,10 @@ def with_registries(nodes: list[NodeSetup], address: str) -> list[NodeSetup]:
     host, first = parse_address(address)
     setups = []
     for index, node in enumerate(nodes):
-        port = _free_port(host, first + index if first else 0)
+        port = free_port(host, first + index if first else 0)
         own = {LISTENER_SETTING: f"{host_of(host)}:{port}"}
         setups.append(replace(node, settings={**node.settings, **own}))
     return setups
-
-
-def _free_port(host: str, wanted: int) -> int:
-    """Return a port if no process listens on it, else one that the system chooses."""
-    for port in (wanted, 0):
-        try:
-            with socket.create_server((host, port)) as tried:
-                return int(tried.getsockname()[1])
-        except OSError:
-            continue  # The last one fails only if the host is not of this machine: the broker says.
-    return wanted
 
 
 def read_nodes(directory: Path) -> list[NodeSetup]:
