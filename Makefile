@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants tutorial figures
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants tutorial figures docs docs-build
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -39,6 +39,10 @@ $(VENV)/.shop: pyproject.toml setup.py $(HOT)
 
 $(VENV)/.spark: pyproject.toml setup.py $(HOT)
 	$(call install,[examples$(COMMA)spark])
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml setup.py $(HOT)
+	$(call install,[docs])
 	@touch $@
 
 # It holds the other sets, too.
@@ -91,6 +95,15 @@ mutants: $(VENV)/.dev ## the pure modules of Connect, changed in one place at a 
 
 architecture: $(VENV)/.dev ## the generated parts of docs/architecture.md: its rooms, and five journeys from traces
 	$(BIN)/python -m tools.journeys --write
+
+docs: $(VENV)/.docs ## the documentation as a site with search, at http://localhost:8000, until Ctrl-C
+	@$(BIN)/python -m tools.site
+	@$(BIN)/zensical serve
+
+docs-build: $(VENV)/.docs ## the documentation as files in build/site: fails on a broken link, and on anything that comes from elsewhere
+	@$(BIN)/python -m tools.site
+	@$(BIN)/zensical build --strict --clean
+	@$(BIN)/python -m tools.site check
 
 figures: $(VENV)/.dev ## the figures of the documentation that code draws, as SVG in docs/images
 	@$(BIN)/python -m tools.figures

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -107,12 +108,19 @@ class Shell:
         self._bash.stdin.flush()
         lines: list[str] = []
         while not re.fullmatch(r"=\d+=\n", line := self._bash.stdout.readline()):
-            assert line, f"{command}: not done in {PATIENCE_S} s:\n" + "\n".join(lines)
+            assert line, f"{command}: not done in {PATIENCE_S} s:\n" + "\n".join(
+                [*lines, *self._logs()]
+            )
             lines.append(self._as_shown(line.rstrip()))
         late.cancel()
         while lines and not lines[-1]:
             lines.pop()
         return [line for line in lines if not LOG_LINE.match(line)]
+
+    def _logs(self) -> Iterator[str]:
+        """Return the ends of what jobs have written."""
+        for path in sorted(self.directory.glob("*.log")):
+            yield from [f"{path.name}:", *path.read_text().splitlines()[-20:]]
 
     def _as_shown(self, line: str) -> str:
         for shown, used in self.ports.items():
@@ -130,11 +138,13 @@ class Shell:
 
 
 def _free_ports(count: int) -> list[str]:
-    """Return ports that are free now; all but the first follow each other, as `dev` wants them."""
+    """Return ports in a row that are free now.
+
+    They lie below the range from which systems take the ports of outgoing connections: a server
+    that is killed and started again finds its port free.
+    """
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first = probe.getsockname()[1]
+        first = secrets.choice(range(10_000, 32_000))
         if all(_is_free(first + number) for number in range(count)):
             return [str(first + number) for number in range(count)]
 
