@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from time import perf_counter
 
 from streamlog.metrics.build_info import HOT_MODULES
 
@@ -84,8 +84,9 @@ class Process:
 
 def cpu_of(pid: int) -> float:
     """User and system CPU seconds of a live process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+    # Its CPU clock, as clock_getcpuclockid(3) names it on Linux. `/proc` counts in ticks of 10 ms,
+    # which are 50 ns a record where 200,000 are measured.
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def tree_cpu_watch() -> Callable[[], float]:
@@ -179,14 +180,14 @@ class Stopwatch:
         self._broker = broker_process
         self._client_cpu_s = cpu_of(client_pid)
         self._broker_cpu_s = broker_process.cpu_s()
-        self._wall_s = perf_counter()
+        self._wall_s = time.perf_counter()
 
     def figure(self, name: str, records: int) -> Figure:
         """What `records` records have cost."""
         return Figure(
             name=name,
             records=records,
-            wall_s=perf_counter() - self._wall_s,
+            wall_s=time.perf_counter() - self._wall_s,
             client_cpu_s=cpu_of(self._client_pid) - self._client_cpu_s,
             broker_cpu_s=self._broker.cpu_s() - self._broker_cpu_s,
         )

@@ -33,7 +33,7 @@ SHARE = 2
 SNAPSHOT = 3
 """How many times the records a snapshot gets."""
 LONGER = 4
-"""How many times the records `Tail` gets."""
+"""How many times the records `Tail` and the runtime get."""
 SYSLOG_RATE = 40_000
 SYSLOG_S = 5
 SYSLOG_FORMS = {
