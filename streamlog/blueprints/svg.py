@@ -40,6 +40,18 @@ def layout(picture: Picture) -> dict[str, Cell]:
     return cells
 
 
+def folded(picture: Picture) -> dict[str, Cell]:
+    """Return a unique cell for each box; each group begins at the left, below the one before.
+
+    A chain of sub-topologies would otherwise be a staircase, wider than any page.
+    """
+    cells, bands = layout(picture), _bands(picture, _columns(picture))
+    lefts: dict[int, int] = {}
+    for box, band in bands.items():
+        lefts[band] = min(lefts.get(band, cells[box].column), cells[box].column)
+    return {box: Cell(cell.column - lefts[bands[box]], cell.row) for box, cell in cells.items()}
+
+
 def _columns(picture: Picture) -> dict[str, int]:
     """Return the number of boxes on the longest path to each box, without back edges."""
     forward = _forward(picture)
@@ -167,7 +179,9 @@ _TIP = (
 )
 
 
-class _Rect(msgspec.Struct, frozen=True):
+class Rect(msgspec.Struct, frozen=True):
+    """Where a box or a group is drawn."""
+
     x: float
     y: float
     width: float
@@ -176,8 +190,8 @@ class _Rect(msgspec.Struct, frozen=True):
 
 def svg(picture: Picture) -> str:
     """Return the picture as a complete document."""
-    rects = _rects(picture, layout(picture))
-    bounds = [*rects.values(), *_group_rects(picture, rects).values()]
+    rects = box_rects(picture, layout(picture))
+    bounds = [*rects.values(), *group_rects(picture, rects).values()]
     width = max((rect.x + rect.width for rect in bounds), default=0) + MARGIN
     height = max((rect.y + rect.height for rect in bounds), default=0) + MARGIN
     head = (
@@ -198,7 +212,7 @@ def svg(picture: Picture) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _rects(picture: Picture, cells: Mapping[str, Cell]) -> dict[str, _Rect]:
+def box_rects(picture: Picture, cells: Mapping[str, Cell]) -> dict[str, Rect]:
     """Return the rectangles: columns as wide as their widest box, rows as high as their highest."""
     boxes = {box.id: box for box in picture.boxes}
     widths: dict[int, float] = {}
@@ -215,7 +229,7 @@ def _rects(picture: Picture, cells: Mapping[str, Cell]) -> dict[str, _Rect]:
         titles = sum(row <= cell.row for row in first_rows)
         x = lefts[cell.column] + (widths[cell.column] - _width(boxes[name])) / 2
         y = tops[cell.row] + titles * (TITLE + PADDING)
-        rects[name] = _Rect(x, y, _width(boxes[name]), _height(boxes[name]))
+        rects[name] = Rect(x, y, _width(boxes[name]), _height(boxes[name]))
     return rects
 
 
@@ -233,7 +247,8 @@ def _first_rows(picture: Picture, cells: Mapping[str, Cell]) -> list[int]:
     return [min(rows) for rows in groups if rows]
 
 
-def _group_rects(picture: Picture, rects: Mapping[str, _Rect]) -> dict[str, _Rect]:
+def group_rects(picture: Picture, rects: Mapping[str, Rect]) -> dict[str, Rect]:
+    """Return the frames of the groups, each around its boxes with room for its title."""
     found = {}
     for group in picture.groups:
         inside = [rects[box.id] for box in picture.in_group(group)]
@@ -242,18 +257,18 @@ def _group_rects(picture: Picture, rects: Mapping[str, _Rect]) -> dict[str, _Rec
             right = max(r.x + r.width for r in inside) + PADDING
             bottom = max(r.y + r.height for r in inside) + PADDING
             title = CHARACTER * len(picture.groups[group]) + 2 * PADDING
-            found[group] = _Rect(left, top, max(right - left, title), bottom - top)
+            found[group] = Rect(left, top, max(right - left, title), bottom - top)
     return found
 
 
-def _draw_groups(picture: Picture, rects: Mapping[str, _Rect]) -> Iterator[str]:
-    for group, rect in _group_rects(picture, rects).items():
+def _draw_groups(picture: Picture, rects: Mapping[str, Rect]) -> Iterator[str]:
+    for group, rect in group_rects(picture, rects).items():
         yield f'<rect class="group" {_at(rect)} rx="6"/>'
         title = escape(picture.groups[group])
         yield f'<text x="{rect.x + PADDING:.1f}" y="{rect.y + 14:.1f}">{title}</text>'
 
 
-def _draw_box(box: Box, rect: _Rect) -> str:
+def _draw_box(box: Box, rect: Rect) -> str:
     colour, width = (COLOURS[box.mark], 3) if box.mark else ("#667", 1)
     corner = rect.height / 2 if box.shape in ("topic", "internal") else 3
     look = f'fill="{FILLS[box.shape]}" stroke="{colour}" stroke-width="{width}"'
@@ -263,13 +278,13 @@ def _draw_box(box: Box, rect: _Rect) -> str:
         y = rect.y + PADDING + LINE * number + LINE * 0.72
         name = ' class="name"' if number == 0 else ""
         x = rect.x + rect.width / 2
-        shown = escape(_shorten(text))
+        shown = escape(shorten(text))
         lines.append(f'<text{name} x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{shown}</text>')
     whole = escape("\n".join([*box.lines, *filter(None, [box.mark])]))
     return f"<g><title>{whole}</title>{''.join(lines)}</g>"
 
 
-def _draw_arrow(arrow: Arrow, rects: Mapping[str, _Rect]) -> str:
+def _draw_arrow(arrow: Arrow, rects: Mapping[str, Rect]) -> str:
     start, end = rects[arrow.start], rects[arrow.end]
     x1, y1 = start.x + start.width, start.y + start.height / 2
     # One unit before the box, so that its border does not cover the tip.
@@ -280,17 +295,18 @@ def _draw_arrow(arrow: Arrow, rects: Mapping[str, _Rect]) -> str:
     return f'<path class="arrow{dashed}" d="{path}" marker-end="url(#tip)"/>'
 
 
-def _at(rect: _Rect) -> str:
+def _at(rect: Rect) -> str:
     return f'x="{rect.x:.1f}" y="{rect.y:.1f}" width="{rect.width:.1f}" height="{rect.height:.1f}"'
 
 
 def _width(box: Box) -> float:
-    return CHARACTER * max(len(_shorten(line)) for line in box.lines) + 2 * PADDING + 8
+    return CHARACTER * max(len(shorten(line)) for line in box.lines) + 2 * PADDING + 8
 
 
 def _height(box: Box) -> float:
     return LINE * len(box.lines) + 2 * PADDING - 4
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Return a line as it fits into a box."""
     return text if len(text) <= TEXT_CHARACTERS_MAX else f"{text[: TEXT_CHARACTERS_MAX - 1]}…"

@@ -47,6 +47,7 @@ class AppWatch:
     def _look(self, now_ms: int) -> None:
         view, before = self._view, self.sight
         state, loop, peers = view.loop.state(), view.loop, view.peers
+        # Only for what hangs: a healthy worker has hundreds of inputs, and nothing to explain.
         sights = loop.sights() if state.stalled_ms else {}
         passed_s = (now_ms - self._looked_ms) / 1_000
         earlier = before.state if before.at_ms else None

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from typing import Final
 
 from streamlog.console.app_pages.task_pages import tasks
+from streamlog.console.app_pages.topology_pages import Graph, node_page, topology
 from streamlog.console.app_watch import AppWatch
 from streamlog.console.console_site import Console
 from streamlog.console.log_watch import LogWatch
@@ -19,6 +20,8 @@ from streamlog.console.page_changes import PageChange
 from streamlog.console.page_views import Parts, Query, no_page
 from streamlog.console.pages.page_layout import Section, View
 from streamlog.console.pages.page_parts import ROOT
+from streamlog.console.record_samples import RecordSamples
+from streamlog.errors import StreamlogError
 from streamlog.http_access.passwords import PasswordGuard
 from streamlog.listening import is_local, parse_address
 from streamlog.transport.security import Security
@@ -72,7 +75,7 @@ def _lacks_users(program: Program, security: Security) -> str:
     return ""
 
 
-SECTIONS: Final = (Section("tasks", "Tasks"),)
+SECTIONS: Final = (Section("topology", "Topology"), Section("tasks", "Tasks"))
 
 
 class AppViews:
@@ -80,6 +83,8 @@ class AppViews:
 
     def __init__(self, view: WorkerView, watch: AppWatch) -> None:
         self._view, self._watch = view, watch
+        self._graph = Graph.of(view.loop.topology)
+        self._samples = RecordSamples(view.loop.tap)
         self.sections: Sequence[Section] = SECTIONS
         self.caption = f"app {view.start.program.app_id}"
 
@@ -95,10 +100,23 @@ class AppViews:
         """
         sight = self._watch.sight
         match parts:
+            case ("topology",):
+                return topology(self._graph, sight, query)
+            case ("topology", "nodes", name):
+                return await self._node(name, query)
             case ("tasks",):
                 return tasks(sight, self._watch.rounds, query)
             case _:
                 return no_page()
+
+    async def _node(self, name: str, query: Query) -> View:
+        found, error = None, ""
+        if query.get("sample") == "1" and self._graph.box(name) is not None:
+            try:
+                found = await self._samples.take(name)
+            except StreamlogError as refused:
+                error = str(refused)
+        return node_page(self._graph, self._watch.sight, name, found, error)
 
     def change_of(self, parts: Parts) -> PageChange | None:  # noqa: ARG002 - no page has a form yet
         """Return the change that a path stands for; None if nothing can be sent there."""

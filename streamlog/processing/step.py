@@ -43,6 +43,9 @@ RawColumn: TypeAlias = Sequence[bytes | None]
 T = TypeVar("T")
 """The result of a user's function."""
 
+Tap: TypeAlias = Callable[[Batch, bool], None]
+"""Looks at a batch that a step takes (False) or forwards (True), and changes nothing."""
+
 
 class StepContext(msgspec.Struct, frozen=True):
     """What a task passes to a step that keeps rows."""
@@ -80,6 +83,8 @@ class Step:
         """The error policy for records on which the step fails; None: the task fails."""
         self.records_in = self.records_out = 0
         """The records that it has taken, and forwarded; see `node_figures`."""
+        self.tap: Tap | None = None
+        """Looks at its records while a page asks for samples; another thread sets it."""
         self.stopwatch_ns: Callable[[], int] = no_stopwatch
         """Measures the time of work, in ns; the task's runner sets it."""
         self.within_ns = self.passed_ns = 0
@@ -269,10 +274,15 @@ class Step:
         count = len(batch.rows)
         if count:
             self.records_out += count
+            # Read once: the thread that sets it may take it away in between.
+            if (tap := self.tap) is not None:
+                tap(batch, True)  # noqa: FBT003 - as the alias says
             began_ns = now_ns = self.stopwatch_ns()
             for child in self.children:
                 before_ns = now_ns
                 child.records_in += count
+                if (tap := child.tap) is not None:
+                    tap(batch, False)  # noqa: FBT003 - as the alias says
                 child.process(batch)
                 now_ns = self.stopwatch_ns()
                 child.within_ns += now_ns - before_ns

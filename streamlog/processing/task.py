@@ -50,7 +50,7 @@ from streamlog.processing.outbox import CallResult, Collector, Outbox
 from streamlog.processing.provenance import add_tag
 from streamlog.processing.set_timestamp import SetTimestampSource
 from streamlog.processing.stateless import RepartitionStep
-from streamlog.processing.step import Step, no_stopwatch
+from streamlog.processing.step import Step, Tap, no_stopwatch
 from streamlog.processing.step_factory import StepDeps, step_of
 from streamlog.processing.table_rows import PAGE_ROWS_MAX, KeySpan, RowPage, prefix_of, read_page
 from streamlog.processing.tables.writable_table import RowWrite, WritableTableStep
@@ -412,6 +412,12 @@ class Task:
     def node_figures(self) -> list[NodeFigures]:
         """How many records each node has taken and forwarded, and for how long it has worked."""
         return figures_of(self._steps.values())
+
+    def tap(self, node: str, tap: Tap | None) -> None:
+        """Let `tap` look at the records of a node from now on; None: no longer."""
+        step = self._steps.get(node)
+        if step is not None:
+            step.tap = tap
 
     @property
     def source_times(self) -> list[tuple[Source, int]]:

@@ -25,6 +25,7 @@ from streamlog.clock import SteadyWall
 from streamlog.errors import quantity
 from streamlog.nodes.stream_nodes import Sink
 from streamlog.processing.outbox import CallResult, Outbox, SinkBatch, TaskCall
+from streamlog.processing.step import Tap
 from streamlog.processing.table_rows import tables_of
 from streamlog.processing.tables.writable_table import RowWrite
 from streamlog.processing.task import Task, TaskId
@@ -288,6 +289,11 @@ class WorkerTasks:
                 )
             )
         return tuple(sorted(found, key=lambda each: each.task))
+
+    def tap(self, node: str, tap: Tap | None) -> None:
+        """Let `tap` look at the records of a node, in all tasks that run here; None: no longer."""
+        for running in self._running.values():
+            running.task.tap(node, tap)
 
     def _snapshot_age_ms(self, task_id: TaskId) -> int | None:
         return None if self._uploads is None else self._uploads.age_ms(task_id)

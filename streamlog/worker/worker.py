@@ -46,6 +46,7 @@ from streamlog.errors import (
 from streamlog.log import Log
 from streamlog.metrics.export import MeasuredService, exporting
 from streamlog.processing.error_handling import DamagedInputs
+from streamlog.processing.step import Tap
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
 from streamlog.tables.local_disk.task_directory import WorkerIdentity, state_host
@@ -638,6 +639,10 @@ class _WorkerLoop:
         ends, read = self._consumer.high_watermark, self._consumer.positions()
         sinks = {} if self.connect is None else self.connect.sights()
         return {**self._agents.sights(ends, read), **self._tasks.sights(), **sinks}
+
+    def tap(self, node: str, tap: Tap | None) -> None:
+        """Let `tap` look at the records of a node of this worker; None: no longer."""
+        self._tasks.tap(node, tap)
 
     def reason(self, who: str) -> str:
         """Return what a task or an agent waits for, for the watchdog."""

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from streamlog.processing.step import Tap
 from streamlog.record import TopicPartition
 from streamlog.topology import Topology
 from streamlog.worker.access.routed_tables import LocalRows, RoutedTables
@@ -52,6 +53,9 @@ class ViewedLoop(Protocol):
 
     def sights(self) -> Mapping[str, Sight]:
         """Return the progress of all tasks and agents, by name."""
+
+    def tap(self, node: str, tap: Tap | None) -> None:
+        """Let `tap` look at the records of a node of this worker; None: no longer."""
 
     def reason(self, who: str) -> str:
         """Return what a task or an agent waits for; empty if unknown."""
@@ -100,6 +104,7 @@ async def open_pages(
         console_site: makes the console; None: without it.
     """
     loop, sites = view.loop, dict[str, "ASGIApp"]()
+    # An app without connectors has no room for them, and no API.
     room = loop.connect
     if room is not None and connect_site is not None:
         herding, cluster_id = room.herding, view.start.log.cluster_id

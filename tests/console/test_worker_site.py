@@ -18,6 +18,8 @@ from tests.console.worker_consoles import worker_console
 
 PAGES = (
     "/console/",
+    "/console/topology",
+    "/console/topology/nodes/totals",
     "/console/tasks",
     "/console/topics",
     "/console/groups/shop",
@@ -51,6 +53,35 @@ def test_a_worker_has_the_pages_of_its_app_and_those_of_its_log(tmp_path: Path) 
             assert (await browser.get("/live")).json()["live"]
             assert (await browser.get("/nowhere")).status_code == 404
             assert (await browser.get("/console/tasks/nowhere")).status_code == 404
+
+    asyncio.run(main())
+
+
+def test_a_node_shows_the_records_that_flow_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with worker_console(build(), tmp_path) as (browser, log):
+            await wait_for(browser, "/console/tasks", "running")
+            is_seen = asyncio.Event()
+
+            async def write() -> None:
+                async with log.producer() as producer:
+                    while not is_seen.is_set():
+                        await producer.send("orders", (7).to_bytes(8), key=b"ann")
+                        await producer.flush()
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(write())
+                path = "/console/topology/nodes/totals"
+                two = await asyncio.gather(
+                    *(browser.get(path, params={"sample": "1"}) for _ in range(2))
+                )
+                is_seen.set()
+            texts = [Page(each.text).text for each in two]
+            # One page at a time: the second one is refused, and takes nothing from the first.
+            assert sum("Forwarded (20)" in text and "Comes from" in text for text in texts) == 1
+            assert sum("try again in some seconds" in text for text in texts) == 1
+            nowhere = await browser.get("/console/topology/nodes/nowhere?sample=1")
+            assert nowhere.status_code == 404
 
     asyncio.run(main())
 

@@ -117,6 +117,7 @@ def node_sights(
         gain[1] += now.records_out - was.records_out
         gain[2] += now.late_records - was.late_records
         gain[3] += now.busy_ns - was.busy_ns
+    # Two looks in one millisecond tell nothing.
     is_known = before is not None and passed_s > 0
     return {
         node: _sight(found, [each / passed_s for each in gains[node]] if is_known else _UNKNOWN)
@@ -152,6 +153,7 @@ def topic_sights(
     state: WorkerState, topology: Topology, paused: Collection[tuple[str, int]]
 ) -> dict[str, TopicSight]:
     """Return the topics that a worker reads."""
+    # The partition that is furthest behind decides: windows wait for it.
     lags, behind = defaultdict[str, int](int), dict[str, int]()
     for (topic, _), lag in state.lag_records.items():
         lags[topic] += lag

@@ -1,0 +1,111 @@
+"""The pages of an app as functions of what they show: laws over random figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamlog import App, agg, tumbling
+from streamlog.blueprints.picture import picture_of
+from streamlog.blueprints.svg import folded, layout
+from streamlog.console.app_pages.app_sight import AppSight, node_sights
+from streamlog.console.app_pages.topology_pages import Graph, topology
+from streamlog.console.record_samples import shown_value
+from streamlog.processing.node_figures import NodeFigures
+from streamlog.worker.health.worker_health import TaskFigures, WorkerState
+from tests.console.consoles import Page
+
+COUNTS = st.dictionaries(
+    st.tuples(st.sampled_from(["0_0", "0_1", "1_0"]), st.sampled_from(["map", "count"])),
+    st.integers(0, 1_000),
+    max_size=6,
+)
+Counts = dict[tuple[str, str], int]
+
+
+def state(counts: Counts) -> WorkerState:
+    tasks = sorted({task for task, _ in counts})
+    return WorkerState(
+        tasks=tuple(
+            TaskFigures(
+                task=task,
+                nodes=tuple(
+                    NodeFigures(node, records_in=count)
+                    for (of, node), count in sorted(counts.items())
+                    if of == task
+                ),
+            )
+            for task in tasks
+        )
+    )
+
+
+@given(COUNTS, COUNTS)
+def test_rates_are_what_tasks_have_counted_since_and_never_negative(
+    before: Counts, gains: Counts
+) -> None:
+    after = {at: before.get(at, 0) + gain for at, gain in gains.items()}
+    found = node_sights(state(before), state(after), 2.0)
+    for node in {node for _, node in after}:
+        gained = sum(gain for (_, of), gain in gains.items() if of == node)
+        assert found[node].in_rate == gained / 2
+        assert found[node].records_in == sum(n for (_, of), n in after.items() if of == node)
+    # A task that has come back counts from 0: all that it has is new.
+    again = node_sights(state(after), state(gains), 1.0)
+    assert all((each.in_rate or 0) >= 0 for each in again.values())
+    assert all(each.in_rate is None for each in node_sights(None, state(after), 0).values())
+
+
+@dataclass
+class Count:
+    n: int
+
+
+def build() -> App:
+    app = App("shop")
+    orders = app.topic("orders", key=str, value=int)
+    (
+        app.stream(orders)
+        .map(lambda k, v: (k, v), name="swap")
+        .group_by(lambda _, v: str(v), name="by-value")
+        .windowed(tumbling("1h"))
+        .agg(Count, n=agg.count(), name="per-hour")
+    )
+    return app
+
+
+def test_the_graph_draws_every_box_once_and_has_no_style_of_its_own() -> None:
+    graph = Graph.of(build().program().topology)
+    sight = AppSight(at_ms=1, nodes=node_sights(None, state({("0_0", "swap"): 5}), 0))
+    page = Page(topology(graph, sight, {}).content.text)
+    boxes = [found for tag, found in page.tags if tag == "a" and "box" in found.get("class", "")]
+    assert len(boxes) == len(graph.picture.boxes)
+    assert "swap" in page.text
+    assert all("style" not in found for _, found in page.tags)
+
+
+def test_folded_groups_begin_at_the_left_and_keep_cells_apart() -> None:
+    picture = picture_of(build().program().topology)
+    cells, plain = folded(picture), layout(picture)
+    assert len({*cells.values()}) == len(picture.boxes)
+    assert {box: cell.row for box, cell in cells.items()} == {
+        box: cell.row for box, cell in plain.items()
+    }
+    for group in picture.groups:
+        inside = [cells[box.id].column for box in picture.in_group(group)]
+        assert min(inside) <= 1, "behind a topic at most"
+
+
+class Odd:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+    __str__ = __repr__
+
+
+@given(st.recursive(st.none() | st.integers() | st.text() | st.binary(), st.lists))
+def test_every_value_of_an_app_can_be_shown(value: object) -> None:
+    assert len(shown_value(value)) <= 8 * 1024 * 3
+    assert "RuntimeError" in shown_value([value, Odd()])
