@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants tutorial figures docs docs-build
+.PHONY: help demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror compile clean test-opensearch mutants tutorial figures docs docs-build wheels wheels-check release
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -251,6 +251,21 @@ compile: $(VENV)/.dev ## the hot modules as C extensions, in place
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	@$(BIN)/streamlog doctor
 
+$(VENV)-release/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-release
+	$(VENV)-release/bin/python -m pip install -qq --disable-pip-version-check --upgrade pip
+	$(VENV)-release/bin/python -m pip install -qq --disable-pip-version-check --group release
+	@touch $@
+
+wheels: $(VENV)-release/.ready ## dist/: an sdist, a wheel for each CPython from 3.11 to 3.14 that is here, or that uv can get, and a pure one
+	@$(VENV)-release/bin/python -m tools.wheels $(ARGS)
+
+wheels-check: $(VENV)-release/.ready ## the wheels in dist/, in fresh environments, by pip and by uv, without a compiler: hello, the test driver, doctor
+	@$(VENV)-release/bin/python -m tools.wheels_check $(ARGS)
+
+release: $(VENV)-release/.ready $(VENV)/.dev ## a dry run: the next version, its changelog, distributions, SBOM, licences and checks in build/release; prints what a release would push, and pushes nothing
+	@$(VENV)-release/bin/python -m tools.release --tests-with $(BIN)/python $(ARGS)
+
 clean: ## what the other targets made
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-release build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find streamlog -name '*.so' -delete -o -name '*.c' -delete
