@@ -34,21 +34,25 @@ REGISTRY_ANY = "127.0.0.1:0"
 ASK_AGAIN_S = 0.1
 
 
+FileArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FILE[:APP]]",
+        help="An app's Python file: run it, and again whenever a file changes.",
+    ),
+]
+OpenOption = Annotated[
+    bool, typer.Option("--open", help="With FILE: show the console in a browser.")
+]
+
+
 def dev(
     context: typer.Context,
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[FILE[:APP]]",
-            help="An app's Python file: run it, and again whenever a file changes.",
-        ),
-    ] = None,
+    file: FileArgument = None,
     *,
     log: LogOption = None,
     web: WebOption = None,
-    opens: Annotated[
-        bool, typer.Option("--open", help="With FILE: show the console in a browser.")
-    ] = False,
+    opens: OpenOption = False,
     brokers: Annotated[
         int | None,
         typer.Option(

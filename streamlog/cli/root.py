@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -23,6 +24,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
+from streamlog.cli.cluster_profiles import ClusterOption, apply_profiles
 from streamlog.cli.output.log_lines import LogConfigOption, LogFormatOption, set_up_logging
 from streamlog.cli.session import Session, load_app, run, use_registry_of
 from streamlog.cli.terminal import fail, first_of
@@ -47,6 +49,7 @@ COMMANDS: Final = {
     "promote": "history_commands:promote",
     "stream-time": "topology_commands:stream_time",
     "reset": "operate.state_commands:reset",
+    "config": "operate.config_command:config",
     "doctor": "doctor:doctor",
     "topics": "topics_command:topics",
     "configs": "topics_command:configs",
@@ -180,6 +183,7 @@ def root(
         ),
     ] = None,
     *,
+    cluster: ClusterOption = None,
     security: Annotated[
         Path | None,
         typer.Option(
@@ -205,6 +209,7 @@ def root(
     set_up_logging(verbose=verbose, line_format=log_format, file=log_config)
     session = context.ensure_object(Session)
     session.security_file = None if security is None else str(security)
+    session.profile = apply_profiles(cluster, os.environ, has_app=app is not None)
     if app is not None:
         session.app = load_app(app)
     if context.invoked_subcommand is None and session.app is not None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import typer
 
+from streamlog.cli.cluster_profiles import LOG_VARIABLE, AppliedProfile
 from streamlog.errors import UsageError
 from streamlog.interrupts import EXIT_INTERRUPTED, exiting_at_once, interruptible
 from streamlog.metrics.event_loop import MeasuredLoop
@@ -196,6 +197,7 @@ LogOption = Annotated[
     typer.Option(
         "--log",
         metavar="URL",
+        envvar="STREAMLOG_LOG",
         help="embedded:DIR, kafka://HOST:PORT, or kafka+ssl:// with TLS. Default: the app's, else"
         f" {DEFAULT_LOG}",
     ),
@@ -208,6 +210,8 @@ class Session:
 
     app: App | None = None
     security_file: str | None = None
+    profile: AppliedProfile | None = None
+    """What the cluster's profile and the project have set; None if neither was looked at."""
 
     def require_app(self) -> App:
         """Return the app.
@@ -223,10 +227,16 @@ class Session:
         return self.app
 
     def log_url(self, given: str | None) -> str:
-        """Return the log's URL: of the option, else of the app, else `DEFAULT_LOG`."""
+        """Return the log's URL: of the option or the profile, of the app, or of the project."""
+        if given is None and LOG_VARIABLE in os.environ:
+            # Commands without the option have the profile's log here.
+            return os.environ[LOG_VARIABLE]
         if given is not None:
             return given
-        return DEFAULT_LOG if self.app is None else self.app.log
+        if self.app is not None and self.app.log != DEFAULT_LOG:
+            return self.app.log
+        project = None if self.profile is None else self.profile.project_log
+        return project or DEFAULT_LOG
 
     def security(self) -> Security:
         """Return the security settings from the file and the environment, else the app's.
@@ -239,8 +249,9 @@ class Session:
             security_settings,
         )
 
-        # In this order: the file takes precedence over the environment.
-        settings = security_settings(os.environ)
+        # In this order: the file takes precedence over the environment, and both over the profile.
+        settings = {} if self.profile is None else {**self.profile.security}
+        settings |= security_settings(os.environ)
         if self.security_file is not None:
             settings |= read_properties(self.security_file)
         if not settings and self.app is not None and self.app.security is not None:
