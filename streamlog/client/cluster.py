@@ -273,12 +273,16 @@ class Cluster:
             known = self._topics[name]
         return known
 
-    def known(self, name: str) -> TopicMetadata | None:
-        """Return a topic's metadata; None if it must be looked up."""
+    def known(self, name: str, now_ms: int | None = None) -> TopicMetadata | None:
+        """Return a topic's metadata; None if it must be looked up.
+
+        `now_ms` is the time by `clock`, if the caller has read it.
+        """
         known = self._topics.get(name)
-        if known is not None and self.clock.now_ms() - known.learnt_ms > METADATA_AGE_MS_MAX:
+        if known is None:
             return None
-        return known
+        now_ms = self.clock.now_ms() if now_ms is None else now_ms
+        return None if now_ms - known.learnt_ms > METADATA_AGE_MS_MAX else known
 
     async def refresh(self, topics: Collection[str]) -> None:
         """Look up the metadata of topics, and the brokers.

@@ -68,6 +68,8 @@ BULK_SLICE_RECORDS: Final = 10_000
 """`send_batch` reserves buffer space in slices of this many records, so that one call may hold more
 than the buffer."""
 
+_JOINED: Final = AppendedRecord.JOINED
+_new_tuple = tuple.__new__  # makes a named tuple without its handling of keywords and defaults
 _ACKS: Final = {"all": -1, 1: 1, 0: 0}
 _POSITIVE: Final = ("batch_bytes", "buffer_bytes", "request_timeout_ms", "transaction_timeout_ms")
 
@@ -223,6 +225,9 @@ class Producer:
                 tell=self._sender.look,
                 times=self._metrics.txn_times,
             )
+        self._clock = cluster.clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._buffer_bytes = settings.buffer_bytes
         self._sticky = StickyPartitions(Random(settings.seed))
         self._partitioners: dict[str, Partitioner] = {}
         self._partition_of_key = lru_cache(KEYS_CACHED)(partition_of_key)
@@ -232,6 +237,7 @@ class Producer:
         self._is_open = False
 
     async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
         await self._background.open()
         self._background.start(self._sender.run())
         self._is_open = True
@@ -287,29 +293,38 @@ class Producer:
             UnknownTopicOrPartition: the topic or the partition does not exist.
             UsageError: the producer is not open, or it is transactional and no transaction is.
         """
-        self._check_open()
-        known = self._cluster.known(topic)
+        # This runs once a record: calls that most records don't need are made only where they do.
+        if self._dead is not None or not self._is_open:
+            self._check_open()
+        clock, accumulator = self._clock, self._accumulator
+        now_ms = clock.now_ms()
+        known = self._cluster.known(topic, now_ms)
         count = 0 if known is None else len(known.leaders)
         if count <= (partition or 0):
             count = await self._count(topic, reaching=partition or 0)
-        chosen = self._choose(topic, key, partition, count)
-        wall_ms = self._cluster.clock.wall_ms() if timestamp_ms is None else timestamp_ms
-        record = (wall_ms, key, value, headers)
+        if partition is not None:
+            self._check_partition(topic, chosen := partition, count)
+        elif key is None:
+            chosen = self._sticky.choose(topic, count)
+        else:
+            chosen = self._partition_of(topic, key, count)
+        record = (clock.wall_ms() if timestamp_ms is None else timestamp_ms, key, value, headers)
         size_bytes = record_bytes(record)
-        if self._room.locked() or not self._has_room(size_bytes):
+        if self._waiting_callers or accumulator.used_bytes + size_bytes > self._buffer_bytes:
             await self._make_room(size_bytes)
+            now_ms = clock.now_ms()
         # After the wait for room, during which the transaction may have failed.
         if self._session is not None:
             self._session.check_open()
-        delivery: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        appended = self._accumulator.append(
-            TopicPartition(topic, chosen),
+        delivery: asyncio.Future[RecordMetadata] = asyncio.Future(loop=self._loop)
+        appended = accumulator.append(
+            _new_tuple(TopicPartition, (topic, chosen)),
             record,
             delivery,
             size_bytes=size_bytes,
-            now_ms=self._cluster.clock.now_ms(),
+            now_ms=now_ms,
         )
-        if appended is not AppendedRecord.JOINED:
+        if appended is not _JOINED:
             self._sender.look()
             if key is None and partition is None:
                 if appended is AppendedRecord.FILLED:
@@ -488,18 +503,13 @@ class Producer:
                 known = await self._cluster.retrying(lambda: self._cluster.topic(topic))
         return len(known.leaders)
 
-    def _choose(self, topic: str, key: bytes | None, partition: int | None, count: int) -> int:
-        if partition is not None:
-            self._check_partition(topic, partition, count)
-            return partition
-        if key is not None:
-            own = self._partitioners.get(topic)
-            if own is not None:
-                chosen = partition_by(own, key, count)
-                self._check_partition(topic, chosen, count)
-                return chosen
+    def _partition_of(self, topic: str, key: bytes, count: int) -> int:
+        own = self._partitioners.get(topic)
+        if own is None:
             return self._partition_of_key(key, count)
-        return self._sticky.choose(topic, count)
+        chosen = partition_by(own, key, count)
+        self._check_partition(topic, chosen, count)
+        return chosen
 
     def _check_partition(self, topic: str, partition: int, count: int) -> None:
         if not 0 <= partition < count:

@@ -30,7 +30,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from typing import Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -94,12 +94,16 @@ class AppendedRecord(Enum):
     """A batch is full, and so due now."""
 
 
+# Looked up once a record: a name of the module costs half of an attribute of the class.
+_JOINED, _STARTED, _FILLED = AppendedRecord.JOINED, AppendedRecord.STARTED, AppendedRecord.FILLED
+
+
 class ProducerBatchBuffer(Generic[T]):
     """Records of one partition that are sent as one record batch."""
 
     __slots__ = (
-        "atomic", "attempts", "base_sequence", "closed", "created_ms", "data", "not_before_ms",
-        "order", "partition", "receipts", "records", "size_bytes",
+        "atomic", "attempts", "base_sequence", "closed", "columns", "created_ms", "data",
+        "not_before_ms", "order", "packed", "partition", "receipts", "size_bytes",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, order: tuple[int, ...], created_ms: int) -> None:
@@ -108,7 +112,9 @@ class ProducerBatchBuffer(Generic[T]):
         """Sort key among the batches of the partition. The halves of a divided batch append a
         number to its key, so they sort where the batch stood."""
         self.created_ms = created_ms
-        self.records: FieldColumns | PackedRecords = FieldColumns()
+        self.columns = FieldColumns()
+        """The records; empty if they are `packed`."""
+        self.packed: PackedRecords | None = None
         self.receipts: list[tuple[int, int, T]] = []
         """(first index, last index, receipt) of the records in the batch."""
         self.size_bytes = 0
@@ -119,6 +125,20 @@ class ProducerBatchBuffer(Generic[T]):
         self.data: bytes | None = None
         self.base_sequence = -1
         """Sequence number of the first record; negative until the batch is first sent."""
+
+    @property
+    def records(self) -> FieldColumns | PackedRecords:
+        """The records."""
+        return self.columns if self.packed is None else self.packed
+
+    def take(self, records: FieldColumns | PackedRecords) -> None:
+        """Hold these records, and no others."""
+        if isinstance(records, PackedRecords):
+            self.packed = records
+        else:
+            self.columns = records
+        self.size_bytes = records.size_bytes()
+        self.closed = True
 
 
 @dataclass(slots=True)
@@ -171,21 +191,23 @@ class Accumulator(Generic[T]):
         """
         queue = self._queues.get(partition) or self._queue(partition)
         batch = queue.waiting[-1] if queue.waiting else None
-        appended = AppendedRecord.JOINED
-        if batch is None or batch.closed or batch.size_bytes + size_bytes > self._batch_bytes:
-            appended = (
-                AppendedRecord.STARTED if batch is None or batch.closed else AppendedRecord.FILLED
-            )
+        if batch is None or batch.closed:
+            appended = _STARTED
             batch = self._begin(partition, queue, now_ms)
-        records = _open(batch)
+        elif batch.size_bytes + size_bytes > self._batch_bytes:
+            appended = _FILLED
+            batch = self._begin(partition, queue, now_ms)
+        else:
+            appended = _JOINED
+        records = batch.columns
         index = len(records)
         records.append(*record)
         batch.receipts.append((index, index, receipt))
-        batch.size_bytes += size_bytes
         self.used_bytes += size_bytes
-        if batch.size_bytes >= self._batch_bytes:
+        batch.size_bytes = filled_bytes = batch.size_bytes + size_bytes
+        if filled_bytes >= self._batch_bytes:
             batch.closed = True
-            return AppendedRecord.FILLED
+            return _FILLED
         return appended
 
     def newest(self, topic: str, partition: int) -> ProducerBatchBuffer[T]:
@@ -223,10 +245,9 @@ class Accumulator(Generic[T]):
         if not atomic and isinstance(records, FieldColumns):
             return self._append_columns(partition, queue, records, receipt, now_ms)
         batch = self._begin(partition, queue, now_ms)
-        batch.records = records
+        batch.take(records)
         batch.receipts = [(0, len(records) - 1, receipt)]
-        batch.size_bytes = records.size_bytes()
-        batch.closed, batch.atomic = True, atomic
+        batch.atomic = atomic
         self.used_bytes += batch.size_bytes
         return 1
 
@@ -254,7 +275,7 @@ class Accumulator(Generic[T]):
                 stop += 1
                 size_bytes = records.part(start, stop).size_bytes()
             touched += 1
-            gathered = _open(batch)
+            gathered = batch.columns
             first = len(gathered)
             part = records.part(start, stop)
             gathered.extend(part.timestamps, part.keys, part.values, part.headers)
@@ -403,11 +424,9 @@ class Accumulator(Generic[T]):
         waiting = {first: receipt for first, _, receipt in batch.receipts}
         good = [at for at in range(len(batch.records)) if at not in bad]
         rest = ProducerBatchBuffer[T](batch.partition, (*batch.order, 0), batch.created_ms)
-        rows = enumerate(_open(batch))
-        rest.records = FieldColumns.of(row for at, row in rows if at not in bad)
+        rows = enumerate(batch.columns)
+        rest.take(FieldColumns.of(row for at, row in rows if at not in bad))
         rest.receipts = [(index, index, waiting[at]) for index, at in enumerate(good)]
-        rest.size_bytes = rest.records.size_bytes()
-        rest.closed = True
         rest.attempts = 1
         if batch.base_sequence >= 0:
             rest.base_sequence = batch.base_sequence
@@ -539,11 +558,8 @@ class Accumulator(Generic[T]):
         return queue.gap_after is not None and head.base_sequence < 0
 
     def _encode(self, batch: ProducerBatchBuffer[T], queue: _Queue[T]) -> bytes:
-        seal = (
-            batch.records.sealed
-            if isinstance(batch.records, PackedRecords)
-            else partial(encode_columns, batch.records)
-        )
+        packed = batch.packed
+        seal = partial(encode_columns, batch.columns) if packed is None else packed.sealed
         if not self._limits.idempotent:
             return seal(codec=self._limits.codec)
         queue.identity = queue.identity or self._identity
@@ -564,14 +580,12 @@ class Accumulator(Generic[T]):
 
     def _part(self, batch: ProducerBatchBuffer[T], start: int, stop: int) -> ProducerBatchBuffer[T]:
         part = ProducerBatchBuffer[T](batch.partition, (*batch.order, start), batch.created_ms)
-        part.records = batch.records.part(start, stop)
+        part.take(batch.records.part(start, stop))
         part.receipts = [
             (max(first, start) - start, min(last, stop - 1) - start, receipt)
             for first, last, receipt in batch.receipts
             if first < stop and last >= start
         ]
-        part.size_bytes = part.records.size_bytes()
-        part.closed = True
         part.attempts = 1
         part.base_sequence = batch.base_sequence
         return part
@@ -624,11 +638,6 @@ def _must_land_first(other: ProducerBatchBuffer[T], head: ProducerBatchBuffer[T]
     #    it they would meet the broker in the wrong order.
     # 2. A first attempt (`head`) waits for retries: the broker remembers five batches only.
     return other.order > head.order or (other.attempts > 0 and head.attempts == 0)
-
-
-def _open(batch: ProducerBatchBuffer[T]) -> FieldColumns:
-    """Return the columns of an open batch; packed records are always closed."""
-    return cast("FieldColumns", batch.records)
 
 
 def _number_anew(queue: _Queue[T], identity: ProducerIdentity) -> None:

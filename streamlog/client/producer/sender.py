@@ -47,8 +47,6 @@ from streamlog.protocol.messages.produce_and_fetch import (
     TopicProduceData,
 )
 from streamlog.record import TopicPartition
-from streamlog.records.packed_records import PackedRecords
-from streamlog.records.record_columns import FieldColumns
 
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
 """A produce request of this many bytes takes no further batch."""
@@ -80,6 +78,9 @@ _LEADERLESS: Final = frozenset(
 )
 
 log = repeated.logger(__name__)
+
+
+_new_tuple = tuple.__new__  # makes a named tuple without its handling of keywords and defaults
 
 
 class RecordMetadata(NamedTuple):
@@ -497,10 +498,15 @@ class Sender:
         if self._trouble.pop(batch.partition, None) is not None:
             self._end_outage(batch.partition)
         topic, partition = batch.partition
+        is_known, packed, times = base_offset >= 0, batch.packed, batch.columns.timestamps
         for _, last, receipt in batch.receipts:
-            offset = base_offset + last if base_offset >= 0 else UNKNOWN_OFFSET
-            time_ms = append_time_ms if append_time_ms >= 0 else _time_ms(batch.records, last)
-            metadata = RecordMetadata(topic, partition, offset, time_ms)
+            offset = base_offset + last if is_known else UNKNOWN_OFFSET
+            if append_time_ms >= 0:
+                time_ms = append_time_ms
+            else:
+                # A receipt of packed records covers the whole batch, up to its last record.
+                time_ms = times[last] if packed is None else packed.last_timestamp_ms
+            metadata = _new_tuple(RecordMetadata, (topic, partition, offset, time_ms))
             if isinstance(receipt, BulkReceipt):
                 receipt.settle(metadata)
             elif not receipt.done():
@@ -637,13 +643,6 @@ def _mark_retrieved(receipt: Receipt) -> None:
     future = receipt.future if isinstance(receipt, BulkReceipt) else receipt
     if future.done() and not future.cancelled():
         future.exception()
-
-
-def _time_ms(records: FieldColumns | PackedRecords, at: int) -> int:
-    # A receipt of packed records always covers the whole batch, so its last record is the batch's.
-    if isinstance(records, PackedRecords):
-        return records.last_timestamp_ms
-    return records.timestamps[at]
 
 
 def _name(batch: ProducerBatchBuffer[Receipt]) -> str:
