@@ -29,6 +29,7 @@ from streamlog.cli.terminal import say
 from streamlog.cli.topics_command import partitions_of
 from streamlog.client.consumer import Consumer
 from streamlog.client.consumer.consumer_settings import Reset
+from streamlog.client.offset_lookup import Isolation
 from streamlog.client.range_reader import RangeReader
 from streamlog.clock import SystemClock
 from streamlog.console.record_filter import RecordFilter
@@ -105,6 +106,12 @@ FormatOption = Annotated[
         help=r"A line per record: '%t %p %o %T %k %v %h\n', as in kcat.",
     ),
 ]
+UncommittedOption = Annotated[
+    bool,
+    typer.Option(
+        "--uncommitted", help="Also records of transactions that are open or were aborted."
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON object per record.")]
 
 
@@ -119,6 +126,7 @@ class ConsumeRange(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None
     exit_at_end: bool
     group: str | None
+    isolation: Isolation
 
 
 def consume(
@@ -133,6 +141,7 @@ def consume(
     limit: LimitOption = None,
     exit_at_end: EndOption = False,
     group: GroupOption = None,
+    uncommitted: UncommittedOption = False,
     key: KeyOption = None,
     condition: FilterOption = "",
     line_format: FormatOption = None,
@@ -152,6 +161,8 @@ def consume(
         limit=limit,
         exit_at_end=exit_at_end or until is not None,
         group=group,
+        # What an app has written in a commit that did not end is no result of it.
+        isolation="read_uncommitted" if uncommitted else "read_committed",
     )
     _refuse_contradictions(wanted, starts=[from_beginning, offset is not None, since is not None])
     if as_json and line_format is not None:
@@ -299,7 +310,8 @@ async def _read(
             raise UnknownTopicOrPartition(
                 f"topic {wanted.topic!r} has no partition {wanted.partition}"
             )
-    async with log.consumer(auto_offset_reset="none") as consumer:
+    reading = log.consumer(auto_offset_reset="none", isolation_level=wanted.isolation)
+    async with reading as consumer:
         begins, ends = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
         starts = await _at_time(consumer, wanted.since_ms, ends)
         stops = await _at_time(consumer, wanted.until_ms, ends)
@@ -339,7 +351,10 @@ async def _read_as_member(
     log: Log, wanted: ConsumeRange, printer: RecordPrinter, stop: asyncio.Event
 ) -> None:
     reset: Reset = "earliest" if wanted.offset == EARLIEST else "latest"
-    async with log.consumer(group_id=wanted.group, auto_offset_reset=reset) as consumer:
+    reading = log.consumer(
+        group_id=wanted.group, auto_offset_reset=reset, isolation_level=wanted.isolation
+    )
+    async with reading as consumer:
         pages = _Pages(consumer, consumer, commits=True)
         await consumer.subscribe(
             [wanted.topic], on_assigned=pages.begin, on_revoked=lambda _: pages.commit()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from confluent_kafka import Producer
 from confluent_kafka.schema_registry import Schema as ClientSchema
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -55,7 +56,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRegistry
 
 
 async def fill(address: str) -> None:
-    topics = ["sales", "copy", "typed", "typed-copy", "raw", "raw-copy", "avro"]
+    topics = ["staged", "sales", "copy", "typed", "typed-copy", "raw", "raw-copy", "avro"]
     async with Log.open(f"kafka://{address}") as log, log.producer() as producer:
         await log.admin().create_topics([NewTopic(name, PARTITIONS) for name in topics])
         for partition, at_ms, key, value, headers in RECORDS:
@@ -275,3 +276,19 @@ def test_a_record_is_one_line_without_control_characters(key: bytes, value: byte
 def test_times_are_read_as_ages_and_dates() -> None:
     assert time_of("--since", "10m", START_MS) == START_MS - 600_000
     assert time_of("--since", "1970-01-01T00:00:01Z", START_MS) == 1000
+
+
+def test_records_that_were_not_committed_are_printed_only_on_request(
+    broker: RunningRegistry,
+) -> None:
+    producer = Producer({"bootstrap.servers": broker.broker, "transactional.id": "stager"})
+    producer.init_transactions()
+    for value, ends in (("a", producer.commit_transaction), ("b", producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce("staged", value, partition=0)
+        producer.flush()
+        ends()
+    arguments = ("consume", "staged", "--from-beginning", "--format", "%s\\n")
+    assert run(broker, *arguments, "-e").split() == ["a"]
+    assert run(broker, *arguments, "-e", "--uncommitted").split() == ["a", "b"]
+    assert run(broker, *arguments, "--group", "stage-readers", "--limit", "1").split() == ["a"]

@@ -24,7 +24,6 @@ from streamlog.serdes import serde_for
 from tests.docs.transcripts import agree, steps
 from tests.worker.processes import DEADLINE_S, STREAMLOG, Process, running
 from tests.worker.web.requests import get
-from tools.figures.__main__ import figures
 from tools.figures.decision_trees import trees
 
 ROOT = Path(__file__).parent.parent.parent
@@ -115,12 +114,6 @@ def test_each_cause_has_a_question_and_each_question_a_cause() -> None:
     assert explained <= asked <= titles
     for text in causes.split("\n### ")[1:]:
         assert [step for step in steps(text) if step.shown], text.partition("\n")[0]
-
-
-def test_the_figures_are_those_of_the_questions() -> None:
-    for name, svg in figures():
-        drawn = (ROOT / "docs/images" / name).read_text()
-        assert drawn == svg, f"{name} differs: make figures"
 
 
 async def provoke(url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.figures.concepts import FIGURES
 from tools.figures.decision_trees import draw, trees
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -15,6 +16,8 @@ def figures() -> Iterator[tuple[str, str]]:
     page = (DOCS / "why-no-output.md").read_text()
     for name, (title, questions) in zip(("window", "record"), trees(page), strict=True):
         yield f"why-no-output-{name}.svg", draw(title, questions)
+    for name, drawn in FIGURES.items():
+        yield f"concept-{name}.svg", drawn()
 
 
 def main() -> None:
