@@ -9,7 +9,7 @@ done here: the metrics, which every part of the broker declares in the registry 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,6 +28,8 @@ from streamlog.http_access.passwords import PasswordGuard, passwords_of
 from streamlog.http_server import listen, serve
 from streamlog.listening import is_local, parse_address
 from streamlog.log import Log
+from streamlog.properties import read_properties
+from streamlog.registry_client import RegistrySettings
 from streamlog.worker.health.worker_health import HealthReport
 from streamlog.worker.web.web_server import leading_to, make_site, mounted
 
@@ -98,7 +100,27 @@ def _console_of(broker: Broker, address: str) -> Console | None:
         url=lambda: "kafka://{}:{}".format(*broker.advertised),
         clock=broker.clock,
     )
-    return Console(watch, broker.clock, operators=operators)
+    return Console(watch, broker.clock, operators=operators, registry=_registry_of(broker))
+
+
+def _registry_of(broker: Broker) -> Callable[[], RegistrySettings | None]:
+    """Return what returns where the registry is: the one of the settings, else this broker's.
+
+    Raises:
+        ConfigError: the setting is malformed.
+    """
+    given = broker.directory.config.web_registry
+    if given:
+        # A password belongs into a file, not into a setting that is shown.
+        fixed = RegistrySettings.of(given if "://" in given else read_properties(given))
+        return lambda: fixed
+
+    def own() -> RegistrySettings | None:
+        # Asked each time: the registry starts after the console.
+        url = broker.directory.listener.registry_url
+        return RegistrySettings.of(url) if url else None
+
+    return own
 
 
 def _lacks_users(config: BrokerConfig, address: str) -> str:

@@ -18,7 +18,7 @@ import hashlib
 import logging
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -47,9 +47,11 @@ from streamlog.console.pages.message_pages import Asked, messages
 from streamlog.console.pages.page_layout import Frame, Section, View, navigation, page
 from streamlog.console.pages.page_parts import ROOT, heading_row, notice
 from streamlog.console.request_guard import HEADERS, READING, RequestGuard, Visitor
+from streamlog.console.schema_desk import SchemaDesk
 from streamlog.console.turns import Turns
 from streamlog.errors import StreamlogError
 from streamlog.http_access.passwords import USER
+from streamlog.registry_client import RegistrySettings
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -81,6 +83,7 @@ BUSY: Final = 503
 SECTIONS: Final = (
     Section("topics", "Topics"),
     Section("groups", "Groups"),
+    Section("schemas", "Schemas"),
     Section("brokers", "Brokers"),
     Section("mirrors", "Mirrors"),
     Section("changes", "Changes"),
@@ -121,6 +124,7 @@ class Console:
         *,
         operators: Collection[str] | None = None,
         more: MorePages | None = None,
+        registry: Callable[[], RegistrySettings | None] = lambda: None,
     ) -> None:
         """Prepare to answer.
 
@@ -129,6 +133,7 @@ class Console:
             clock: the time.
             operators: the users that may change something; None: the server has no users.
             more: further sections; None: those of the log are all.
+            registry: returns where the schema registry is at present; None: there is none.
         """
         self._watch, self._clock = watch, clock
         self._more = more
@@ -136,7 +141,8 @@ class Console:
         self._guard = RequestGuard(secrets.token_bytes(32), operators)
         self._changes = deque[Change](maxlen=CHANGES_MAX)
         self._turns = Turns(clock)
-        self._views = PageViews(watch, self._changes, self._turns)
+        self._schemas = SchemaDesk(registry, clock)
+        self._views = PageViews(watch, self._changes, self._turns, self._schemas)
         self._streams = 0
 
     @asynccontextmanager
@@ -153,6 +159,7 @@ class Console:
                 self._watch.stop()
                 for each in watching:
                     each.cancel()
+                self._schemas.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -283,7 +290,14 @@ class Console:
         query = dict(request.query_params)
         try:
             async with aclosing(
-                follow(self._watch.log, topic, asked, self._watch.stopped, self._turns)
+                follow(
+                    self._watch.log,
+                    topic,
+                    asked,
+                    stopped=self._watch.stopped,
+                    turns=self._turns,
+                    decoder_of=self._schemas.decoder_of,
+                )
             ) as found:
                 async for each in found:
                     view = messages(topic, query, each)

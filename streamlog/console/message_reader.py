@@ -10,14 +10,14 @@ import asyncio
 import heapq
 import math
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from streamlog.client.consumer import Consumer
 from streamlog.console.pages.message_pages import Asked, Found
 from streamlog.console.record_filter import RecordFilter
-from streamlog.console.shown_records import ShownRecord, filtered, show_all
+from streamlog.console.shown_records import Decode, ShownRecord, filtered, show_all, undecoded
 from streamlog.console.turns import Turns
 from streamlog.errors import UnknownTopicOrPartition, UsageError
 from streamlog.log import Log
@@ -43,6 +43,13 @@ PAUSE_MAX_S: Final = 10.0
 BEHIND_MAX: Final = 5_000
 """Records of a partition that a live page with a condition may lag behind."""
 Polled: TypeAlias = Mapping[TopicPartition, Sequence[LogRecord]]
+DecoderOf: TypeAlias = Callable[[Polled], Awaitable[Decode]]
+"""Returns what reads the framed values of some records by their schemas."""
+
+
+async def decode_nothing(_: Polled) -> Decode:
+    """Return what reads no framed value, where there is no registry."""
+    return undecoded
 
 
 @dataclass(slots=True)
@@ -52,22 +59,26 @@ class _Search:
     asked: Asked
     condition: RecordFilter
     key: bytes | None
+    decoder_of: DecoderOf
     scanned: int = 0
     bytes: int = 0
     kept: list[tuple[int, LogRecord]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, asked: Asked) -> _Search:
-        return cls(asked, RecordFilter(asked.condition), asked.key.encode() if asked.key else None)
+    def of(cls, asked: Asked, decoder_of: DecoderOf) -> _Search:
+        key = asked.key.encode() if asked.key else None
+        return cls(asked, RecordFilter(asked.condition), key, decoder_of)
 
     async def fitting(
         self, polled: Polled, turns: Turns, deadline_ms: float = math.inf
     ) -> tuple[list[tuple[int, LogRecord]], dict[TopicPartition, int]]:
         """Return the records that fit, and where those begin that the deadline left unread."""
         pairs = [(part, each) for part, found in polled.items() for each in found]
+        # Only a condition looks into values; schemas of others are not asked for.
+        decode = await self.decoder_of(polled) if self.condition.text else undecoded
         # A poll may be 50 MB of JSON: read in one go, it would hold up the whole broker.
         fit = await turns.collect(
-            (self._fits(part.partition, each) for part, each in pairs), deadline_ms
+            (self._fits(part.partition, each, decode) for part, each in pairs), deadline_ms
         )
         rest = dict[TopicPartition, int]()
         for part, record in pairs[len(fit) :]:
@@ -76,14 +87,16 @@ class _Search:
         read = zip(pairs, fit, strict=False)
         return [(part.partition, each) for (part, each), fits in read if fits], rest
 
-    def _fits(self, partition: int, record: LogRecord) -> bool:
+    def _fits(self, partition: int, record: LogRecord, decode: Decode) -> bool:
         self.scanned += 1
         # Of what was read, whether it fits or not: the broker has sent all of it.
         self.bytes += len(record.key or b"") + len(record.value or b"")
         if self.key is not None and record.key != self.key:
             return False
         # Decoding costs more than reading: only for a condition.
-        return not self.condition.text or self.condition.accepts(filtered(partition, record))
+        return not self.condition.text or self.condition.accepts(
+            filtered(partition, record, decode)
+        )
 
     @property
     def exhausted(self) -> str:
@@ -94,7 +107,13 @@ class _Search:
         return ""
 
 
-async def find(log: Log, topic: str, asked: Asked, turns: Turns) -> Found:
+async def find(
+    log: Log,
+    topic: str,
+    asked: Asked,
+    turns: Turns,
+    decoder_of: DecoderOf = decode_nothing,
+) -> Found:
     """Return the records that a page asks for.
 
     Raises:
@@ -102,7 +121,7 @@ async def find(log: Log, topic: str, asked: Asked, turns: Turns) -> Found:
         UsageError: the topic has too many partitions to be read at once.
         StreamlogError: the log does not answer.
     """
-    search = _Search.of(asked)
+    search = _Search.of(asked, decoder_of)
     async with _consumer(log) as consumer:
         parts = await _partitions(consumer, topic, asked)
         begins, ends = await consumer.begin_offsets(parts), await consumer.end_offsets(parts)
@@ -117,7 +136,13 @@ async def find(log: Log, topic: str, asked: Asked, turns: Turns) -> Found:
 
 
 async def follow(
-    log: Log, topic: str, asked: Asked, stopped: asyncio.Event, turns: Turns
+    log: Log,
+    topic: str,
+    asked: Asked,
+    *,
+    stopped: asyncio.Event,
+    turns: Turns,
+    decoder_of: DecoderOf = decode_nothing,
 ) -> AsyncGenerator[Found]:
     """Yield the newest records of those that are written from now on, whenever there are new ones.
 
@@ -126,7 +151,7 @@ async def follow(
     Raises:
         UnknownTopicOrPartition, UsageError, StreamlogError: as for `find`.
     """
-    search, newest = _Search.of(asked), deque[tuple[int, LogRecord]](maxlen=SHOWN)
+    search, newest = _Search.of(asked, decoder_of), deque[tuple[int, LogRecord]](maxlen=SHOWN)
     async with _consumer(log) as consumer:
         parts = await _partitions(consumer, topic, asked)
         ends = await consumer.end_offsets(parts)
@@ -142,7 +167,7 @@ async def follow(
             # All are read, also those that do not fit: the page says how many there were.
             newest.extend((await search.fitting(polled, turns))[0])
             if search.scanned != before:
-                records = await _texts(reversed(newest), asked, turns)
+                records = await _texts([*reversed(newest)], search, turns)
                 said = f"{skipped:,} were skipped to keep up" if skipped else ""
                 yield Found(records=records, scanned=search.scanned, stopped=said)
                 # One update for all that arrives meanwhile: a browser can't show more. The more
@@ -258,9 +283,11 @@ async def _scan(
 
 
 async def _texts(
-    records: Iterable[tuple[int, LogRecord]], asked: Asked, turns: Turns
+    records: Sequence[tuple[int, LogRecord]], search: _Search, turns: Turns
 ) -> tuple[ShownRecord, ...]:
-    return tuple(await turns.collect(show_all(records, asked.form)))
+    # One partition stands for all of them: here, only the bytes count.
+    decode = await search.decoder_of({TopicPartition("", 0): [each for _, each in records]})
+    return tuple(await turns.collect(show_all(records, search.asked.form, decode)))
 
 
 def _by_time(found: tuple[int, LogRecord]) -> tuple[int, int, int]:
@@ -281,7 +308,7 @@ async def _shown(
     if len(ends) == 1:
         # In one partition the order of offsets is the order of the log.
         kept = sorted(search.kept, key=lambda each: each[1].offset, reverse=is_newest)
-    records = await _texts(kept[:SHOWN], asked, turns)
+    records = await _texts(kept[:SHOWN], search, turns)
     following = None
     if len(ends) == 1 and not is_newest:
         (part, end), at = next(iter(ends.items())), next(iter(positions.values()))

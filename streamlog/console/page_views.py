@@ -39,12 +39,22 @@ from streamlog.console.pages.message_pages import Asked, asked_of, messages
 from streamlog.console.pages.overview_page import overview
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import ROOT, heading_row, nothing, notice
+from streamlog.console.pages.schema_pages import (
+    Checked,
+    no_registry,
+    no_subject,
+    schema_by_id,
+    subject,
+    subjects,
+)
 from streamlog.console.pages.topic_forms import create_form, settings, write_form
 from streamlog.console.pages.topic_pages import no_topic, partitions, readers, topics
+from streamlog.console.schema_desk import SchemaDesk
 from streamlog.console.turns import Turns
 from streamlog.errors import (
     LogError,
     RequestTimedOut,
+    SchemaRegistryError,
     StreamlogError,
     UnknownTopicOrPartition,
     UsageError,
@@ -83,6 +93,8 @@ def followed_by(parts: Parts, query: Query) -> tuple[str, Asked] | None:
             return None
 
 
+NOT_FOUND: Final = 404
+DIGITS_MAX: Final = 9
 SEARCHES_MAX: Final = 4
 """Searches for messages at a time. Each one may hold 100 MB for five seconds."""
 SEARCH_WAIT_S: Final = 10.0
@@ -91,9 +103,12 @@ SEARCH_WAIT_S: Final = 10.0
 class PageViews:
     """The pages of one console."""
 
-    def __init__(self, watch: LogWatch, changes_made: Sequence[Change], turns: Turns) -> None:
+    def __init__(
+        self, watch: LogWatch, changes_made: Sequence[Change], turns: Turns, schemas: SchemaDesk
+    ) -> None:
         """`changes_made` grows while the process runs."""
         self._watch, self._changes, self._turns = watch, changes_made, turns
+        self._schemas = schemas
         self._searches = asyncio.Semaphore(SEARCHES_MAX)
 
     async def view(  # noqa: PLR0911 - one for each page
@@ -112,6 +127,8 @@ class PageViews:
                     return await self._of_topics(tuple(rest), query, token)
                 case ("groups", *rest):
                     return await self._of_groups(tuple(rest), query, token)
+                case ("schemas", *rest):
+                    return await schema_view(self._schemas, tuple(rest), query)
                 case ("mirrors",):
                     found = await self._watch.log.admin().describe_mirrors()
                     return mirrors(_mirror_look(found), query)
@@ -164,7 +181,9 @@ class PageViews:
             if asked.is_live:
                 return messages(name, query, None)
             async with self._room_to_search():
-                found = await find(self._watch.log, name, asked, self._turns)
+                found = await find(
+                    self._watch.log, name, asked, self._turns, self._schemas.decoder_of
+                )
         # A topic that does not exist has no form; a partition that does not is a mistake in it.
         except UnknownTopicOrPartition as error:
             if query.get("partition"):
@@ -240,6 +259,47 @@ def no_page() -> View:
         nothing("There is no such page.", "The sections on the left lead to all of them."),
     )
     return View(title="Not found", content=content, is_live=False, status=404)
+
+
+async def schema_view(desk: SchemaDesk, parts: Parts, query: Query) -> View:
+    """Return a page about schemas."""
+    if not desk.is_there:
+        return no_registry()
+    match parts:
+        case () if query.get("id", ""):
+            id_ = _digits(query["id"])
+            return schema_by_id(await desk.schema(-1 if id_ is None else id_))
+        case ():
+            return subjects(await desk.subjects(), query)
+        case (name,):
+            return await _subject_view(desk, name, query)
+        case _:
+            return _no_page()
+
+
+async def _subject_view(desk: SchemaDesk, name: str, query: Query) -> View:
+    try:
+        found = await desk.subject(
+            name, _digits(query.get("version", "")), _digits(query.get("against", ""))
+        )
+    except SchemaRegistryError as error:
+        if error.status != NOT_FOUND:
+            raise
+        return no_subject(name, str(error))
+    checked: Checked | str | None = None
+    text = query.get("schema", "").strip()
+    if text:
+        try:
+            checked = await desk.check(name, found.schema.kind, text)
+        # What is wrong with the schema is the answer to the question.
+        except StreamlogError as error:
+            checked = str(error)
+    return subject(found, query, checked)
+
+
+def _digits(text: str) -> int | None:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
+    return int(text) if is_number else None
 
 
 def _mirror_look(found: MirrorsDescription) -> MirrorLook:

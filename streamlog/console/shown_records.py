@@ -1,7 +1,7 @@
 """ShownRecord: a record's bytes as an operator reads them: JSON, text, hex, or framed by a schema.
 
 Rule of the module: what is shown is bounded, and what is left out is named. Not done here: HTML
-(`pages.message_pages`), and decoding by a schema, which needs the registry.
+(`pages.message_pages`), and reading by a schema, for which callers pass a `Decode`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -19,6 +19,8 @@ from streamlog.records.log_record import LogRecord
 
 Form: TypeAlias = Literal["auto", "json", "text", "hex"]
 FORMS: Final[tuple[Form, ...]] = get_args(Form)
+Decode: TypeAlias = Callable[[bytes], bytes | None]
+"""Returns framed bytes as JSON; None if their schema is not known, or does not fit."""
 SHOWN_BYTES_MAX: Final = 64 * 1024
 """Bytes of one key or value that are shown."""
 PAGE_MAX: Final = 1024 * 1024
@@ -59,6 +61,8 @@ class ShownBytes(msgspec.Struct, frozen=True):
     is_cut: bool = False
     schema_id: int | None = None
     """The id in its frame, if it has one."""
+    is_decoded: bool = False
+    """Whether it was read by that schema."""
 
 
 class ShownRecord(msgspec.Struct, frozen=True):
@@ -74,8 +78,25 @@ class ShownRecord(msgspec.Struct, frozen=True):
     """Headers that are not shown."""
 
 
+def undecoded(_: bytes) -> None:
+    """Decode nothing, where there is no registry."""
+
+
+def schema_id_of(data: bytes) -> int | None:
+    """Return the id of the schema in the frame of a value; None if it has none."""
+    # A text or a JSON value never begins with a null byte, so this takes nothing away from them.
+    if len(data) <= FRAME_BYTES or data[0] != MAGIC:
+        return None
+    return int.from_bytes(data[1:FRAME_BYTES], "big")
+
+
 def show(
-    partition: int, record: LogRecord, form: Form = "auto", limit: int = SHOWN_BYTES_MAX
+    partition: int,
+    record: LogRecord,
+    form: Form = "auto",
+    limit: int = SHOWN_BYTES_MAX,
+    *,
+    decode: Decode = undecoded,
 ) -> ShownRecord:
     """Return a record as text, its key and value in a form, each up to a limit of characters."""
     # A client may send any number of headers; a page with all of them would be useless.
@@ -84,39 +105,55 @@ def show(
         partition,
         record.offset,
         record.timestamp_ms,
-        show_bytes(record.key, form, limit),
-        show_bytes(record.value, form, limit),
+        show_bytes(record.key, form, limit, decode=decode),
+        show_bytes(record.value, form, limit, decode=decode),
         # Only its summary is shown: a hundred long ones, read as JSON, would hold up the broker.
         tuple((name[:HEADER_MAX], _header(data)) for name, data in headers),
         len(record.headers) - len(headers),
     )
 
 
-def show_all(records: Iterable[tuple[int, LogRecord]], form: Form) -> Iterator[ShownRecord]:
+def show_all(
+    records: Iterable[tuple[int, LogRecord]], form: Form, decode: Decode = undecoded
+) -> Iterator[ShownRecord]:
     """Yield records as text for one page, which holds `PAGE_MAX` characters and a little more."""
     left = PAGE_MAX
     for partition, record in records:
         # The first ones are shown whole: the link of a record leads to a page that begins with it.
         limit = max(LEAST_MAX, min(SHOWN_BYTES_MAX, left))
-        shown = show(partition, record, form, limit)
+        shown = show(partition, record, form, limit, decode=decode)
         left -= len(shown.key.text) + len(shown.value.text)
         yield shown
 
 
-def show_bytes(data: bytes | None, form: Form = "auto", limit: int = SHOWN_BYTES_MAX) -> ShownBytes:
+def show_bytes(
+    data: bytes | None,
+    form: Form = "auto",
+    limit: int = SHOWN_BYTES_MAX,
+    *,
+    decode: Decode = undecoded,
+) -> ShownBytes:
     """Return bytes as text in a form; a form that does not fit them becomes hex."""
     if data is None:
         return ShownBytes("null", "", "null", 0)
     if not data:
         return ShownBytes("empty", "", "empty", 0)
-    framed = None
-    body = data
-    # A text or a JSON value never begins with a null byte, so this takes nothing away from them.
-    if form == "auto" and len(data) > FRAME_BYTES and data[0] == MAGIC:
-        framed, body = int.from_bytes(data[1:FRAME_BYTES], "big"), data[FRAME_BYTES:]
+    framed = schema_id_of(data) if form in ("auto", "json") else None
+    body, is_decoded = data, False
+    if framed is not None:
+        found = decode(data)
+        is_decoded = found is not None
+        # Without its schema, what follows the frame is shown as it is.
+        body = data[FRAME_BYTES:] if found is None else found
     kind, text, is_cut = _text_of(body, form, limit)
     return ShownBytes(
-        kind, text, _summary(body, kind, text), len(data), is_cut=is_cut, schema_id=framed
+        kind,
+        text,
+        _summary(body, kind, text),
+        len(data),
+        is_cut=is_cut,
+        schema_id=framed,
+        is_decoded=is_decoded,
     )
 
 
@@ -207,21 +244,26 @@ def _summary(data: bytes, kind: str, text: str) -> str:
     return " ".join(source[: 2 * SUMMARY_MAX].split())[:SUMMARY_MAX]
 
 
-def filtered(partition: int, record: LogRecord) -> FilteredRecord:
+def filtered(partition: int, record: LogRecord, decode: Decode = undecoded) -> FilteredRecord:
     """Return a record as a filter sees it."""
     return FilteredRecord(
-        _value(record.key),
-        _value(record.value),
-        {name: _value(data) for name, data in record.headers[:HEADERS_MAX]},
+        _value(record.key, decode),
+        _value(record.value, decode),
+        {name: _value(data, undecoded) for name, data in record.headers[:HEADERS_MAX]},
         partition,
         record.offset,
         record.timestamp_ms,
     )
 
 
-def _value(data: bytes | None) -> object:
+def _value(data: bytes | None, decode: Decode) -> object:
     if data is None or len(data) > JSON_BYTES_MAX:
         return None
+    if schema_id_of(data) is not None:
+        # Bytes grow when they become JSON; what is then too large is no value to a filter.
+        data = decode(data) or data
+        if len(data) > JSON_BYTES_MAX:
+            return None
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

@@ -14,6 +14,7 @@ from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.cli.broker_web import serve_health
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
+from streamlog.registry.running_registry import serve_if_configured
 
 
 @asynccontextmanager
@@ -21,13 +22,24 @@ async def console(
     config: BrokerConfig | None = None, auth: tuple[str, str] | None = None
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Log]]:
     """Serve the console of a broker on a disk in memory; yields a browser's client, and the log."""
+    async with console_and_registry(config, auth) as (browser, log, _):
+        yield browser, log
+
+
+@asynccontextmanager
+async def console_and_registry(
+    config: BrokerConfig | None = None, auth: tuple[str, str] | None = None
+) -> AsyncIterator[tuple[httpx.AsyncClient, Log, httpx.AsyncClient]]:
+    """As `console`; also yields a client of the broker's registry, if its settings ask for one."""
     async with (
         Broker.open("data", files=MemoryFiles(), config=config) as broker,
+        serve_if_configured(broker) as registry_url,
         Log.within(broker) as log,
         serve_health(broker, "127.0.0.1:0") as url,
         httpx.AsyncClient(base_url=url, auth=auth, timeout=60) as browser,
+        httpx.AsyncClient(base_url=registry_url or "", timeout=60) as registry,
     ):
-        yield browser, log
+        yield browser, log, registry
 
 
 async def fill(log: Log, topic: str, *values: bytes, partitions: int = 1) -> None:

@@ -173,6 +173,16 @@ class BrokerConfig:
         ),
         NAMES,
     )
+    web_registry: str = text(
+        "",
+        NamedSetting(
+            "web.schema.registry",
+            "The schema registry whose schemas the console shows and reads records by: its URL, or"
+            " a file with Confluent's settings for clients, which may hold a password. Empty: the"
+            " one that this broker serves at schema.registry.listener.",
+            is_dynamic=False,
+        ),
+    )
     otel_metrics: bool = boolean(
         NamedSetting(
             "otel.metrics",

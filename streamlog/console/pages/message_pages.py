@@ -274,15 +274,23 @@ def _part(name: str, shown: ShownBytes) -> Markup:
             " ",
             badge(shown.kind, "calm"),
             f" {number(shown.size)} bytes",
-            [" ", badge(f"schema {shown.schema_id}", "info")]
-            if shown.schema_id is not None
-            else None,
+            _schema(shown),
         ],
         pre[shown.text],
         span(class_="hint")["The rest is left out; streamlog consume prints all of it."]
         if shown.is_cut
         else None,
     ]
+
+
+def _schema(shown: ShownBytes) -> Node:
+    if shown.schema_id is None:
+        return None
+    # An id that no registry knows is likely chance: any bytes may begin like a frame.
+    name = f"schema {shown.schema_id}"
+    if not shown.is_decoded:
+        return [" ", badge(f"{name}, not read", "calm")]
+    return [" ", a(class_="badge info", href=address("schemas", id=shown.schema_id))[name]]
 
 
 def _headers(record: ShownRecord) -> Node:
