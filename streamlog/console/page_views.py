@@ -274,7 +274,7 @@ async def schema_view(desk: SchemaDesk, parts: Parts, query: Query) -> View:
         case (name,):
             return await _subject_view(desk, name, query)
         case _:
-            return _no_page()
+            return no_page()
 
 
 async def _subject_view(desk: SchemaDesk, name: str, query: Query) -> View:
