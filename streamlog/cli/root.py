@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "reset": "operate.state_commands:reset",
     "config": "operate.config_command:config",
     "doctor": "doctor:doctor",
+    "top": "operate.top_command:top",
     "topics": "topics_command:topics",
     "configs": "topics_command:configs",
     "client-metrics": "topics_command:client_metrics",
