@@ -14,6 +14,7 @@ import msgspec
 from streamlog.adviser.log_view import BrokerView, GroupView, LogView, TopicView, size
 from streamlog.console.log_sight import LagSum, LogSight, TopicFigures, figures_of, lag_of
 from streamlog.console.pages.page_parts import Heading, Tone, age, moment, number, rate
+from streamlog.errors import quantity
 from streamlog.replace import replace
 
 Sortable: TypeAlias = float | str
@@ -117,9 +118,9 @@ def headline(sight: LogSight) -> str:
     led = f"broker {view.controller}" if view.controller >= 0 else "none"
     facts = (
         f"cluster {sight.cluster_id}" if sight.cluster_id else view.url,
-        f"{len(view.brokers)} brokers, controller {led}",
-        f"{len(view.topics)} topics, {written} written",
-        f"{len(view.groups)} groups",
+        f"{quantity(len(view.brokers), 'broker')}, controller {led}",
+        f"{quantity(len(view.topics), 'topic')}, {written} written",
+        quantity(len(view.groups), "group"),
         f"seen {moment(sight.at_ms)[11:19]} UTC",
     )
     return "  ·  ".join(facts)
@@ -146,8 +147,8 @@ def shown_rows(table: TopTable, state: TopState, height: int) -> Sequence[TopRow
     """Return the rows that fit the terminal, in their order."""
     by, is_down = state.sort
     # By the first column before: rows that are equal otherwise stay where they are.
-    rows = sorted(table.rows, key=lambda row: row.keys[:1])  # type: ignore[arg-type,return-value]
-    rows.sort(key=lambda row: row.keys[by], reverse=is_down)  # type: ignore[arg-type,return-value]
+    rows = sorted(table.rows, key=lambda row: row.keys[:1])
+    rows.sort(key=lambda row: row.keys[by], reverse=is_down)
     first = max(0, min(state.first, len(rows) - height))
     return rows[first : first + height]
 

@@ -50,7 +50,7 @@ def test_any_keys_leave_a_screen_with_all_rows_that_fit(keys: list[str], height:
     assert len(rows) == min(height, len(table.rows))
     by, is_down = state.sort
     found = [row.keys[by] for row in rows]
-    assert found == sorted(found, reverse=is_down)  # type: ignore[type-var]
+    assert found == sorted(found, reverse=is_down)
 
 
 def test_each_row_has_a_cell_and_a_key_for_each_column() -> None:
