@@ -145,18 +145,21 @@ class _Top:
         loop.add_signal_handler(signal.SIGWINCH, self._changed.set)
         try:
             with Live(console=self._console, screen=True, auto_refresh=False) as live:
-                async with self._watch.watched(), asyncio.TaskGroup() as tasks:
-                    owned = [
-                        tasks.create_task(self._watch.run(), name="look"),
-                        tasks.create_task(self._follow(), name="follow"),
-                        tasks.create_task(self._draw(live), name="draw"),
-                    ]
-                    await self._stop.wait()
-                    for each in owned:
-                        each.cancel()
+                await self._show(live)
         finally:
             loop.remove_reader(fd)
             loop.remove_signal_handler(signal.SIGWINCH)
+
+    async def _show(self, live: Live) -> None:
+        async with self._watch.watched(), asyncio.TaskGroup() as tasks:
+            owned = [
+                tasks.create_task(self._watch.run(), name="look"),
+                tasks.create_task(self._follow(), name="follow"),
+                tasks.create_task(self._draw(live), name="draw"),
+            ]
+            await self._stop.wait()
+            for each in owned:
+                each.cancel()
 
     async def _follow(self) -> None:
         async for _ in self._watch.sights():
