@@ -205,8 +205,9 @@ registry-kills: $(VENV)/.dev ## the primary of the schema registry is killed KIL
 	@$(BIN)/python -m chaos.registry_kills --kills $(or $(KILLS),200)
 	@$(BIN)/python -m chaos.registry_kills --kills 12 --restart-every 10
 
-chaos-mirror: $(VENV)/.dev ## two brokers as processes that mirror each other: the source, the target or the operator's command is killed before, during or after each request of a promotion without loss and of the fail back, ROUNDS=200 times under a producer and a group (SEED=n); JSON in build/chaos-mirror.json
+chaos-mirror: $(VENV)/.dev ## two brokers as processes that mirror each other: the source, the target or the operator's command is killed before, during or after each request of a promotion without loss and of the fail back, ROUNDS=200 times under a producer and a group; and the target or the command at each step of the promotion of an app whose source is lost, APPS=24 times (SEED=n); JSON in build/chaos-mirror.json and build/chaos-mirror-apps.json
 	@$(BIN)/python -m chaos.mirror_kills --rounds $(or $(ROUNDS),200) $(if $(SEED),--seed $(SEED)) --report build/chaos-mirror.json
+	@$(BIN)/python -m chaos.app_kills --rounds $(or $(APPS),24) $(if $(SEED),--seed $(SEED)) --report build/chaos-mirror-apps.json
 
 chaos-mirror-faults: $(VENV)/.dev ## two brokers as processes that mirror each other under a producer and a group: the link is cut, a cluster is lost, the clocks are apart, ROUNDS=20 times each (KINDS="link-cut lost-cluster clocks-apart", SEED=n); JSON in build/chaos-mirror-faults.json
 	@$(BIN)/python -m chaos.mirror_faults $(KINDS) --rounds $(or $(ROUNDS),20) $(if $(SEED),--seed $(SEED)) --report build/chaos-mirror-faults.json

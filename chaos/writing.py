@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from chaos.cluster import Cluster
 from streamlog.client.admin.topic_admin import NewTopic
+from streamlog.client.offset_lookup import Isolation
 from streamlog.client.producer.sender import RecordMetadata
 from streamlog.clock import SystemClock
 from streamlog.errors import StreamlogError
@@ -119,10 +120,14 @@ async def create(cluster: Cluster, topic: str, *, replicas: int, least: int) -> 
     await cluster.all_in_sync(60)
 
 
-async def values(log: Log, topic: str, partition: int = 0) -> dict[int, bytes]:
-    """All that is there, by offset."""
+async def values(
+    log: Log, topic: str, partition: int = 0, *, is_committed: bool = False
+) -> dict[int, bytes]:
+    """All that is there, by offset; or what is committed of it."""
     place, found = TopicPartition(topic, partition), dict[int, bytes]()
-    async with log.consumer(auto_offset_reset="earliest") as consumer:
+    isolation: Isolation = "read_committed" if is_committed else "read_uncommitted"
+    reading = log.consumer(auto_offset_reset="earliest", isolation_level=isolation)
+    async with reading as consumer:
         consumer.assign([place])
         end = (await consumer.end_offsets([place]))[place]
         while await consumer.position(place) < end:
