@@ -36,6 +36,12 @@ def test_lives_that_found_a_fault_end_well(seed: int) -> None:
     assert not simulate(seed).violations
 
 
+def test_a_leader_that_begins_anew_asks_to_lead_alone_once() -> None:
+    # The request is repeated once, without an answer. Before leaders waited for their source's
+    # answer, followers joined first, and the leader asked for 30 epochs.
+    assert simulate(753).counts["asked to lead alone"] <= 2
+
+
 def test_a_seed_gives_one_life_of_two_clusters() -> None:
     assert simulate(3) == simulate(3)
 

@@ -113,6 +113,8 @@ class Leader:
         self._waiting: list[tuple[int, int]] = []
         self._cancelled: set[int] = set()
         self._is_mirror = state.mirror_of is not None
+        waits = self._is_mirror and self.is_alone
+        self._admits_from_ms = now_ms + settings.lag_max_ms if waits else NEVER_MS
         self._set_replicas(state, now_ms)
 
     def follower_lag(self) -> dict[int, int]:
@@ -238,7 +240,7 @@ class Leader:
         if follower is None or not self._log.start_offset <= fetch.offset <= self._log.end_offset:
             return ReplicaError(ErrorCode.OFFSET_OUT_OF_RANGE, self._log.start_offset), []
         self._note(follower, fetch, now_ms)
-        effects = [*self._expand(fetch.broker, follower), *self._advance(now_ms)]
+        effects = [*self._expand(fetch.broker, follower, now_ms), *self._advance(now_ms)]
         return Serve(self._log.high_watermark, self._log.start_offset), effects
 
     def on_tick(self, now_ms: int) -> list[Effect]:
@@ -281,6 +283,14 @@ class Leader:
             self._pending = None
             self.isr, self.partition_epoch = isr, partition_epoch
         return self._advance()
+
+    def admit_others(self) -> None:
+        """Note that the source of this mirror has answered: the log need not begin anew any more.
+
+        Until then, a leader that was alone in sync when its epoch began stays so, for as long as a
+        replica may lag at most. A source may never answer, and the partition needs its replicas.
+        """
+        self._admits_from_ms = NEVER_MS
 
     def proposal(self) -> ProposeIsr | None:
         """Return the proposal that the controller has not answered, to repeat it; or None."""
@@ -374,8 +384,13 @@ class Leader:
             return True
         return self._brokers.get(broker, NO_EPOCH) == follower.broker_epoch != NO_EPOCH
 
-    def _expand(self, broker: int, follower: FollowerProgress) -> list[Effect]:
+    def _expand(self, broker: int, follower: FollowerProgress, now_ms: int) -> list[Effect]:
         if self._pending is not None or broker in self.isr:
+            return []
+        # 1. A mirror is to begin anew, so the controller has begun an epoch in which its leader is
+        # alone. 2. Followers end where it does, and fetch before the source answers. 3. If they
+        # joined, the leader would need another epoch, in which they fetch first again.
+        if now_ms < self._admits_from_ms:
             return []
         # KIP-966. 1. Leader 1 of epoch 5 has records up to 10, its high watermark is known as 6.
         # 2. Replica 2 has synced up to 8 and would join. 3. An earlier leader may have committed

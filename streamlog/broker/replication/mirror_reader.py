@@ -188,6 +188,10 @@ class CutLeader(Protocol):
         """Note that the log ends at `offset` from now on."""
         ...
 
+    def admit_others(self) -> None:
+        """Note that the log need not begin anew, so that other replicas may join."""
+        ...
+
 
 class MirrorReader:
     """The reader of one mirror partition, in one leader epoch.
@@ -281,6 +285,7 @@ class MirrorReader:
         if log_start > log.end_offset or (log_start == log.end_offset and not is_empty):
             return self._start_at(log_start)
         self._is_compared = True
+        self._leader.admit_others()
         if came.begin_offset is not None and not is_empty:
             return self._stop(
                 f"the source has a batch from offset {came.begin_offset} on, and this log ends"
@@ -388,6 +393,7 @@ class MirrorReader:
 
     def _stop(self, reason: str) -> list[MirrorEffect]:
         self.stopped = reason
+        self._leader.admit_others()
         return [StopMirror(reason)]
 
     def _cut(self, offset: int) -> list[MirrorEffect]:
@@ -418,4 +424,5 @@ class MirrorReader:
         self._kept_from = None
         log.start_at(offset)
         self._leader.on_cut(offset)
+        self._leader.admit_others()
         return [StartAt(offset)]

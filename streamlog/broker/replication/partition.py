@@ -346,12 +346,21 @@ class Partition:
         None if it does not diverge: it is a prefix of this one.
 
         Raises:
-            OffsetOutOfRange: its end is before this log's start, or the epoch is not known.
+            OffsetOutOfRange: its end is before this log's start, or the epoch is not known. A
+                mirror knows none above its records': those of a reader are of a lost leadership.
             CorruptData: it seems to diverge, but the end of this log is damaged.
         """
         if offset < self.log.log_start_offset:
             raise OffsetOutOfRange(f"{self.topic}-{self.index}: offset {offset} was deleted")
-        found = self.log.epochs.diverges(epoch, offset, self.epoch_end)
+        newest = self.log.epochs.current
+        has_records = self.log.log_end_offset > self.log.log_start_offset
+        if self.is_mirror and has_records and epoch > newest:
+            # 1. Cluster `b` was promoted by mistake, and cluster `c` has copied what was written
+            # to it. 2. `b` follows its source again, and has cut that off. 3. `c` has an epoch that
+            # is nowhere else: refused, it would ask again and again, and not learn where to cut.
+            found: tuple[int, int] | None = (newest, self.epoch_end)
+        else:
+            found = self.log.epochs.diverges(epoch, offset, self.epoch_end)
         if found is not None:
             # 1. A mirror has copied up to 90. 2. The source's file is damaged from 50 on, and ends
             # there after a restart. 3. Told to cut at 50, the mirror would discard the only copy.

@@ -167,8 +167,10 @@ class Side:
         """Answer as a broker does; None is OFFSET_OUT_OF_RANGE."""
         if last_epoch != NO_EPOCH:
             leader = self.replica.leader
-            own = NO_EPOCH if leader is None or self.replica.mirror is not None else leader.epoch
-            if last_epoch > max(own, self._log.last_epoch):
+            is_mirror = self.replica.mirror is not None
+            own = NO_EPOCH if leader is None or is_mirror else leader.epoch
+            compares = is_mirror and self._log.end_offset > self._log.start_offset
+            if last_epoch > max(own, self._log.last_epoch) and not compares:
                 return None
             epoch, end = self._log.end_of(last_epoch)
             if epoch < last_epoch or end < offset:
@@ -267,6 +269,32 @@ def test_each_fail_back_after_two_promotions_works() -> None:
     assert b.follow(a).error_code == 0
     copy_all(b)
     assert [each.sequence for each in b.disk.entries] == [0, 1, 3]
+
+
+@pytest.mark.parametrize("links_late", [False, True])
+def test_a_mirror_of_a_cluster_that_takes_its_promotion_back_follows_it(
+    *, links_late: bool
+) -> None:
+    """A chain: `c` has copied what `b`, promoted by mistake, wrote, and `b` has it no more."""
+    a, b, c = [Side(name, number) for number, name in enumerate("abc")]
+    a.cluster.create("t")
+    a.lead()
+    assert b.follow(a, is_first=True).error_code == 0
+    a.produce(0)
+    copy_all(b)
+    if not links_late:
+        assert c.follow(b, is_first=True).error_code == 0
+    b.promote()
+    if links_late:
+        assert c.follow(b, is_first=True).error_code == 0
+    b.produce(1)
+    b.produce(2)
+    copy_all(c)
+    assert b.follow(a).error_code == 0
+    a.produce(3)
+    copy_all(b)
+    copy_all(c)
+    assert [each.sequence for each in c.disk.entries] == [0, 3]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -191,3 +191,34 @@ def test_names_of_files_fit_whatever_the_topic_is_called() -> None:
     assert len({*names}) == len(names)
     longest = f"{names[2]}-{10**9}-{2**63 - 1}-{10**6}.log"
     assert len(longest) <= 255
+
+
+def test_a_chain_follows_a_cluster_that_takes_its_promotion_back() -> None:
+    async def story() -> None:
+        async with (
+            serving(MemoryFiles()) as (first, first_address),
+            serving(MemoryFiles()) as (middle, middle_address),
+            serving(MemoryFiles()) as (last, _),
+        ):
+            create(first)
+            await produce(first, batch(b"1"))
+            await mirror(middle, await link(middle, first_address, first, "back"), first)
+            await until(lambda: content(middle) == content(first))
+            await mirror(last, await link(last, middle_address, middle), middle)
+            await alter(middle, MirrorState.PROMOTED)
+            await produce(middle, batch(b"mistake", b"of two"))
+            await until(lambda: content(last) == content(middle) != content(first))
+            # A topic that was never a mirror has no history of others.
+            topic = CreatableMirror(
+                name="t",
+                source_topic="t",
+                source_topic_id=first.directory.topics["t"].topic_id,
+                num_partitions=1,
+            )
+            request = FailBackRequest(link="back", topics=[topic])
+            (result,) = (await ask(middle, request, FailBackResponse)).topics
+            assert not result.error_code, result.error_message
+            await produce(first, batch(b"2"))
+            await until(lambda: content(last) == content(middle) == content(first))
+
+    asyncio.run(story())

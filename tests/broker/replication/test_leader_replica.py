@@ -11,6 +11,7 @@ from streamlog.broker.replication.replica_state import (
     AdvanceHighWatermark,
     BrokerIdentity,
     Diverging,
+    MirrorOf,
     ProposeIsr,
     RefuseAcknowledgement,
     ReplicaError,
@@ -39,6 +40,7 @@ def new_leader(
     isr: tuple[int, ...] = (0, 1, 2),
     min_insync: int = 2,
     rules: ReplicaRules = CORRECT,
+    mirror_of: MirrorOf | None = None,
 ) -> Leader:
     log = ReplicaLog(
         epochs=EpochList(epochs),
@@ -48,7 +50,12 @@ def new_leader(
         high_watermark=high_watermark,
     )
     state = ReplicaState(
-        leader=0, leader_epoch=epoch, partition_epoch=7, replicas=(0, 1, 2), isr=isr
+        leader=0,
+        leader_epoch=epoch,
+        partition_epoch=7,
+        replicas=(0, 1, 2),
+        isr=isr,
+        mirror_of=mirror_of,
     )
     settings = ReplicaSettings(lag_max_ms=LAG_MS, min_insync=min_insync)
     identity = BrokerIdentity(0, BROKERS[0])
@@ -140,6 +147,22 @@ def test_followers_of_a_mirror_count_anew_after_a_cut() -> None:
     leader.on_cut(6)
     # What they had may be what was cut: nothing of it counts before they fetch again.
     assert leader.follower_lag() == {1: 10, 2: 10}
+
+
+def test_a_mirror_that_begins_alone_admits_others_once_its_source_has_answered() -> None:
+    """Life 753 of the simulation: the leader asked for an epoch alone again and again."""
+    source = MirrorOf(link_id=bytes(16), topic="t", topic_id=bytes(16))
+    leader = new_leader(isr=(0,), mirror_of=source)
+    assert leader.on_fetch(fetch(1, 10), LAG_MS - 1)[1] == []
+    assert leader.is_alone
+    leader.admit_others()
+    assert leader.on_fetch(fetch(1, 10), LAG_MS - 1)[1] != []
+    # A source that is lost must not keep the partition without replicas.
+    silent = new_leader(isr=(0,), mirror_of=source)
+    assert silent.on_fetch(fetch(1, 10), LAG_MS)[1] != []
+    # Others wait for nothing.
+    assert new_leader(isr=(0,)).on_fetch(fetch(1, 10), 1)[1] != []
+    assert new_leader(isr=(0, 2), mirror_of=source).on_fetch(fetch(1, 10), 1)[1] != []
 
 
 def test_a_fetch_of_a_later_epoch_is_refused() -> None:

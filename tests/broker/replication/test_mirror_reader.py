@@ -117,11 +117,16 @@ class LeaderDouble:
     epoch: int
     epoch_start: int = 0
     is_alone: bool = True
+    admits: bool = False
     cuts: list[int] = field(default_factory=list)
 
     def on_cut(self, offset: int) -> None:
         """See `CutLeader`."""
         self.cuts.append(offset)
+
+    def admit_others(self) -> None:
+        """See `CutLeader`."""
+        self.admits = True
 
 
 class Epochs:
@@ -353,6 +358,8 @@ def test_a_log_begins_anew_beyond_its_end_only_where_no_other_replica_may_lead()
         reader.next_fetch()
         assert reader.on_fetched(1, nothing, high_watermark=90, log_start=84) == expected
         assert (reader.next_fetch() is None) == (not is_alone)
+        # Before that, a replica that ends lower must not join.
+        assert leader.admits == is_alone
     # All replicas that may lead have what is committed, and lose nothing if it goes.
     reader = MirrorReader(LeaderDouble(5, is_alone=False), new_log(end=10, committed=10))
     reader.next_fetch()
