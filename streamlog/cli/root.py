@@ -49,6 +49,7 @@ COMMANDS: Final = {
     "promote": "history_commands:promote",
     "stream-time": "topology_commands:stream_time",
     "reset": "operate.state_commands:reset",
+    "state": "operate.state_commands:state",
     "config": "operate.config_command:config",
     "doctor": "doctor:doctor",
     "top": "operate.top_command:top",

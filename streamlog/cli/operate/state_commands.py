@@ -1,13 +1,18 @@
-"""The commands about what an app has stored: `streamlog reset`."""
+"""The commands about what an app has stored: `streamlog state` and `streamlog reset`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import typer
 from rich.table import Table as Grid
 
+from streamlog.cli.output.plain_text import one_line
 from streamlog.cli.session import LogOption, Session, with_log
 from streamlog.cli.terminal import log_warnings, out, say
 from streamlog.client.offset_targets import Target, at_offset, at_time, latest
@@ -15,6 +20,7 @@ from streamlog.durations import when_ms
 from streamlog.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from streamlog.cli.operate.state_reader import StoredRow
     from streamlog.log import Log
     from streamlog.worker.operations.app_reset import ResetPlan
 
@@ -136,3 +142,154 @@ def plan_object(plan: ResetPlan, *, is_executed: bool) -> dict[str, object]:
         "state_directory": plan.state_path,
         "state_tasks": plan.state_tasks,
     }
+
+
+state = typer.Typer(help="Read the state of tasks, on disk and in snapshots, without the app.")
+EXIT_DIFFERENT: Final = 1
+WhereArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR|SNAPSHOT",
+        help="The state directory of an app or a task, or the path or URL of a snapshot.",
+    ),
+]
+StoreArgument = Annotated[
+    str | None, typer.Argument(metavar="[STORE]", help="Without it: all stores.")
+]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Stop after N rows.")]
+
+
+@state.command("ls")
+def state_ls(where: WhereArgument, *, as_json: JsonOption = False) -> None:
+    """List tasks and stores, with their rows and bytes."""
+    from streamlog.cli.operate import state_reader  # noqa: PLC0415 - RocksDB, for this
+
+    rows: list[dict[str, Any]] = []
+    for task in state_reader.stored_tasks(where):
+        counts, sizes = Counter[str](), Counter[str]()
+        for store, key, value in state_reader.rows_of(task):
+            counts[store] += 1
+            sizes[store] += len(key) + len(value)
+        offset = state_reader.changelog_offset_of(task)
+        rows += [
+            {
+                "task": task.name,
+                "store": store,
+                "rows": counts[store],
+                "bytes": sizes[store],
+                "changelog_offset": offset,
+                "where": task.where,
+            }
+            for store in sorted(counts)
+        ]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    grid = Grid("task", "store", "rows", "bytes", "up to offset")
+    for each in rows:
+        offset = each["changelog_offset"]
+        cells = (each["task"], each["store"], each["rows"], each["bytes"])
+        grid.add_row(*map(str, cells), "-" if offset is None else str(offset))
+    out().print(grid)
+
+
+@state.command("get")
+def state_get(
+    where: WhereArgument,
+    store: Annotated[str, typer.Argument(metavar="STORE")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key, as `scan` shows it.")],
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the rows of one key, all of its windows included; exits with 1 if there are none."""
+    found = [each for each in _shown(where, store) if _text(each.key) == key]
+    _print(found, as_json=as_json)
+    if not found:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+@state.command("scan")
+def state_scan(
+    where: WhereArgument,
+    store: StoreArgument = None,
+    *,
+    limit: LimitOption = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """Print rows in the order of their keys; windows are shown as times."""
+    _print(islice(_shown(where, store), limit), as_json=as_json)
+
+
+@state.command("diff")
+def state_diff(
+    before: WhereArgument,
+    after: WhereArgument,
+    store: StoreArgument = None,
+    *,
+    limit: LimitOption = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the rows in which two states differ; exits with 1 if they do.
+
+    Example: streamlog state diff ./.streamlog/state/shop s3://snapshots/shop-1
+    """
+    from streamlog.cli.operate import state_reader  # noqa: PLC0415 - RocksDB, for this
+
+    first, second = map(state_reader.stored_tasks, (before, after))
+    differs = False
+    for each in islice(state_reader.differences(first, second, store), limit):
+        differs = True
+        old, new = (
+            None if value is None else state_reader.shown(each.task, each.store, each.key, value)
+            for value in (each.before, each.after)
+        )
+        row = old or new
+        if as_json:
+            both = {"before": old and old.value, "after": new and new.value}
+            typer.echo(json.dumps({"change": each.sign, **_object(row), **both}))
+        else:
+            values = [_text(side.value) for side in (old, new) if side is not None]
+            say(f"{each.sign} {_label(row)}\t{' -> '.join(values)}")
+    if differs:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _shown(where: str, store: str | None) -> Iterator[StoredRow]:
+    from streamlog.cli.operate import state_reader  # noqa: PLC0415 - RocksDB, for this
+
+    for task in state_reader.stored_tasks(where):
+        for name, key, value in state_reader.rows_of(task, store):
+            yield state_reader.shown(task.name, name, key, value)
+
+
+def _print(rows: Iterable[StoredRow], *, as_json: bool) -> None:
+    for row in rows:
+        if as_json:
+            typer.echo(json.dumps({**_object(row), "value": row.value}))
+        else:
+            time = "" if row.time is None else f"\t{row.time}"
+            say(f"{_label(row)}\t{_text(row.value)}{time}")
+
+
+def _label(row: StoredRow | None) -> str:
+    if row is None:
+        return ""
+    window = "" if row.window is None else f" [{row.window[0]}, {row.window[1]})"
+    return f"{row.task}\t{row.store}\t{_text(row.key)}{window}"
+
+
+def _object(row: StoredRow | None) -> dict[str, object]:
+    if row is None:
+        return {}
+    window = None if row.window is None else {"start": row.window[0], "end": row.window[1]}
+    return {
+        "task": row.task,
+        "store": row.store,
+        "key": row.key,
+        "window": window,
+        "time": row.time,
+    }
+
+
+def _text(shown: object) -> str:
+    return one_line(shown) if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)

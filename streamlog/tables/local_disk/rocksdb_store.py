@@ -25,6 +25,7 @@ from typing import Self, cast
 from weakref import WeakSet
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     Checkpoint,
@@ -509,6 +510,28 @@ def read_sorted(path: str) -> Iterator[SortedPair]:
         raise CorruptData(f"the sorted file {path} can't be read: {error}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def read_secondary(path: str, scratch: str) -> Iterator[SortedPair]:
+    """Iterate over the rows of a database, reserved ones included, as another process may have it.
+
+    Nothing in its directory is locked or written. Rows that its owner has not flushed are missing.
+
+    Args:
+        path: the directory of the database.
+        scratch: an empty directory for the files of this reader.
+
+    Raises:
+        CorruptData: the database is damaged, or its owner has removed it meanwhile.
+    """
+    try:
+        store = Rdict(path, Options(raw_mode=True), access_type=AccessType.secondary(scratch))
+        try:
+            yield from store.items()
+        finally:
+            store.close()
+    except RocksError as error:
+        raise CorruptData(f"the state in {path} can't be read: {error}") from error
 
 
 class _Writer:

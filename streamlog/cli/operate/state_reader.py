@@ -1,0 +1,272 @@
+"""State reader: the rows of tasks, out of state directories and snapshots, without the app.
+
+A directory is opened as a secondary of its database: nothing is locked and nothing is written to
+it, so a worker may have it open. What the worker has not flushed to disk yet is not there; the
+changelog offset says how far the rows reach. A snapshot of `backfill` is a directory or URL with a
+manifest.
+
+Bytes are shown as what they are known or seen to be: the layouts of keys are those of
+`tables/stores/store`, and values are JSON, MessagePack, text or hex, behind the time of their row.
+Rule of the module: a layout is only accepted if its times lie between 1970 and 2200, whose first
+bytes no text begins with.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from streamlog.durations import moment
+from streamlog.errors import UsageError
+from streamlog.snapshots import Snapshot
+from streamlog.snapshots.manifest import MANIFEST_FILE
+from streamlog.tables.local_disk.rocksdb_store import read_secondary
+from streamlog.tables.local_disk.task_directory import TaskDirectory
+from streamlog.tables.state.changelog import OFFSET_KEY, ROWS_FROM
+from streamlog.tables.stores.store import span_at, split_window_key, time_at, unescape_key
+from streamlog.tables.stores.ttl_queue import HINTS, ROWS
+
+TASK: Final = re.compile(r"\d+_\d+")
+TIME_MS_MAX: Final = 7_258_118_400_000
+"""The year 2200."""
+SPAN_BYTES: Final = 16
+TIME_BYTES: Final = 8
+NUMBER_BYTES: Final = 8
+_TIME: Final = struct.Struct(">q")
+_OFFSET: Final = struct.Struct(">q")
+
+Pair = tuple[bytes, bytes]
+
+
+class StoredTask(NamedTuple):
+    """The state of one task."""
+
+    name: str
+    where: str
+    read: Callable[[], Iterator[Pair]]
+    """Yields all rows in the order of their keys, each time it is called."""
+
+
+class StoredRow(msgspec.Struct, frozen=True):
+    """A row as people read it."""
+
+    task: str
+    store: str
+    key: Any
+    value: Any
+    window: tuple[str, str] | None = None
+    """Start and end, in UTC."""
+    time: str | None = None
+    """The time that the row was last changed at, in the time of its records."""
+
+
+def stored_tasks(where: str) -> list[StoredTask]:
+    """Return the tasks whose state a directory, or a snapshot at a path or URL, holds.
+
+    Raises:
+        UsageError: there is no state.
+        CorruptData: a snapshot is damaged.
+    """
+    if "://" in where or Path(where, MANIFEST_FILE).exists():
+        snapshot = Snapshot.open(where)
+        return [
+            StoredTask(entry.task, snapshot.url, partial(snapshot.rows, entry))
+            for entry in snapshot.manifest.tasks
+            if entry.progress is not None
+        ]
+    found = [_stored(path) for path in _task_paths(Path(where))]
+    if not any(found):
+        raise UsageError(
+            f"{where} holds no state: give the state directory of an app, of a task, or a snapshot"
+        )
+    return [each for each in found if each is not None]
+
+
+def _task_paths(where: Path) -> list[Path]:
+    """Return the directories of tasks: this one, or those one or two levels below."""
+    if TASK.fullmatch(where.name):
+        return [where]
+    below = [*where.glob("*_*"), *where.glob("*/*_*")]
+    return sorted(each for each in below if TASK.fullmatch(each.name) and each.is_dir())
+
+
+def _stored(path: Path) -> StoredTask | None:
+    sources = TaskDirectory(str(path)).sources()
+    if not sources:
+        return None
+    newest = sources[0].path
+
+    def read() -> Iterator[Pair]:
+        # The secondary's own log files go there, and not into the worker's directory.
+        with TemporaryDirectory() as scratch:
+            yield from read_secondary(newest, scratch)
+
+    return StoredTask(path.name, newest, read)
+
+
+def changelog_offset_of(task: StoredTask) -> int | None:
+    """Return the changelog offset that a task's rows reflect; None for a snapshot."""
+    for key, value in task.read():
+        if key == OFFSET_KEY:
+            offset: int = _OFFSET.unpack(value)[0]
+            return offset
+        # Reserved keys come first.
+        if key >= ROWS_FROM:
+            break
+    return None
+
+
+def rows_of(task: StoredTask, store: str | None = None) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yield store, key and value of a task's rows, of one store or of all."""
+    for key, value in task.read():
+        if key < ROWS_FROM:
+            continue
+        name = key[1 : 1 + key[0]].decode(errors="backslashreplace")
+        if store is None or name == store:
+            yield name, key[1 + key[0] :], value
+
+
+def shown(task: str, store: str, key: bytes, value: bytes) -> StoredRow:
+    """Return a row as people read it."""
+    own, window = _key(key)
+    time, content = _split_time(value)
+    return StoredRow(task, store, _readable(own), content, window, time)
+
+
+def _key(key: bytes) -> tuple[bytes, tuple[str, str] | None]:
+    """Return the key of the app, and its window if the row has one."""
+    if len(key) >= SPAN_BYTES:
+        end_ms, start_ms, rest = split_window_key(key)
+        if 0 <= start_ms < end_ms <= TIME_MS_MAX:
+            return rest, _span(start_ms, end_ms)
+    if key.startswith((ROWS, HINTS)):
+        return _timed_key(key)
+    return key, None
+
+
+def _timed_key(key: bytes) -> tuple[bytes, tuple[str, str] | None]:
+    """Return the key of a row of sessions or of a window that is kept for lookups."""
+    try:
+        own, at = unescape_key(key[len(ROWS) :])
+        left = len(key) - len(ROWS) - at
+        if left == SPAN_BYTES:
+            end_ms, start_ms = span_at(key, len(ROWS) + at)
+            if 0 <= start_ms <= end_ms <= TIME_MS_MAX:
+                return own, _span(start_ms, end_ms)
+        if left == TIME_BYTES:
+            start_ms = time_at(key, len(ROWS) + at)
+            if 0 <= start_ms <= TIME_MS_MAX:
+                return own, _span(start_ms, start_ms)
+    except (ValueError, struct.error):
+        pass  # Another layout: shown as it is.
+    return key, None
+
+
+def _span(start_ms: int, end_ms: int) -> tuple[str, str]:
+    return moment(start_ms).isoformat(), moment(end_ms).isoformat()
+
+
+def _split_time(value: bytes) -> tuple[str | None, Any]:
+    """Return the time before a value, if it has one, and the value."""
+    if len(value) > TIME_BYTES:
+        time_ms: int = _TIME.unpack_from(value)[0]
+        if 0 < time_ms <= TIME_MS_MAX:
+            return moment(time_ms).isoformat(), _readable(value[TIME_BYTES:])
+    return None, _readable(value)
+
+
+def _readable(data: bytes) -> Any:  # noqa: ANN401 - JSON
+    """Return bytes as JSON, a number, text, or hexadecimal digits."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        text = data.decode()
+        if text.isprintable():
+            return text
+    except UnicodeDecodeError:
+        pass
+    # Numbers have eight bytes, as Kafka's serializers write them.
+    if len(data) == NUMBER_BYTES:
+        return int.from_bytes(data, "big", signed=True)
+    return _message_pack(data)
+
+
+def _message_pack(data: bytes) -> Any:  # noqa: ANN401 - JSON
+    try:
+        found = msgspec.msgpack.decode(data)
+        # Almost every byte is MessagePack of a small number: only what has parts is believed.
+        if isinstance(found, list | dict):
+            return msgspec.to_builtins(found, str_keys=True)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+        pass
+    return f"0x{data.hex()}"
+
+
+class StateDifference(NamedTuple):
+    """A row that two states do not have alike; None where it is missing."""
+
+    task: str
+    store: str
+    key: bytes
+    before: bytes | None
+    after: bytes | None
+
+    @property
+    def sign(self) -> str:
+        """`+` if only the second has it, `-` if only the first, else `~`."""
+        if self.before is None:
+            return "+"
+        return "-" if self.after is None else "~"
+
+
+def differences(
+    before: Iterable[StoredTask], after: Iterable[StoredTask], store: str | None = None
+) -> Iterator[StateDifference]:
+    """Yield the rows in which two states differ, task by task, in the order of keys."""
+    first, second = {each.name: each for each in before}, {each.name: each for each in after}
+    for name in sorted(first.keys() | second.keys()):
+        sides = (first.get(name), second.get(name))
+        left, right = (iter(()) if each is None else rows_of(each, store) for each in sides)
+        for kind, key, one, other in merged(left, right):
+            if one != other:
+                yield StateDifference(name, kind, key, one, other)
+
+
+Row = tuple[str, bytes, bytes]
+
+
+def merged(
+    left: Iterator[Row], right: Iterator[Row]
+) -> Iterator[tuple[str, bytes, bytes | None, bytes | None]]:
+    """Yield store, key and both values of the rows of two sorted states."""
+    one, other = next(left, None), next(right, None)
+    while one is not None or other is not None:
+        # Stores are sorted by the length of their names first, as in the database.
+        first = None if one is None else _order(one)
+        second = None if other is None else _order(other)
+        takes_left = second is None or (first is not None and first <= second)
+        takes_right = first is None or (second is not None and second <= first)
+        found = one if takes_left else other
+        if found is not None:
+            mine = one[2] if takes_left and one is not None else None
+            theirs = other[2] if takes_right and other is not None else None
+            yield found[0], found[1], mine, theirs
+        if takes_left:
+            one = next(left, None)
+        if takes_right:
+            other = next(right, None)
+
+
+def _order(row: Row) -> tuple[int, bytes, bytes]:
+    name = row[0].encode()
+    return len(name), name, row[1]

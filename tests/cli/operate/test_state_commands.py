@@ -1,0 +1,197 @@
+"""`streamlog state` beside plain Python: of a running worker, after it, and of a snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from streamlog import App, Emit, tumbling
+from streamlog.cli.operate.state_commands import state
+from streamlog.cli.operate.state_reader import StoredTask, differences, merged, shown
+from streamlog.client.admin import NewTopic
+from streamlog.durations import moment
+from streamlog.errors import UsageError
+from streamlog.log import Log
+from streamlog.tables.stores.store import StoreSpec, escape_key, span_bytes, window_key
+from streamlog.worker.topics.app_topics import EVERY_TIMESTAMP
+from tests.worker.operations.test_app_reset import rows, running
+
+BEGIN_MS = 1_767_225_600_000
+MINUTE_MS = 60_000
+SALES = [("ann", 3, 0), ("bob", 5, 1), ("ann", 7, 2), ("ann", 4, 2), ("cid", 1, 5)]
+"""Customer, amount, and minute."""
+
+
+def shop(directory: Path) -> App:
+    url, where = f"embedded:{directory / 'log'}", str(directory / "state")
+    app = App("shop", log=url, state_dir=where, commit_interval="20ms")
+    sales = app.topic("sales", key=str, value=int, partitions=1)
+    sums = app.topic("sums", key=str, value=int, partitions=1)
+    grouped = app.stream(sales).group_by_key()
+    grouped.reduce(lambda a, b: a + b, name="sum").changes().to(sums)
+    counted = (
+        grouped.windowed(tumbling("1m", grace="1h")).emit(Emit.UPDATE).count(name="per-minute")
+    )
+    counted.changes().map(lambda window, n: (window.key, n)).to(
+        app.topic("counts", key=str, value=int, partitions=1)
+    )
+    return app
+
+
+async def feed(app: App) -> None:
+    async with Log.open(app.log, create=True) as log, log.producer() as producer:
+        await log.admin().create_topics(
+            [NewTopic(n, 1, configs=EVERY_TIMESTAMP) for n in app.topics]
+        )
+        for key, value, minute in SALES:
+            data = app.topics["sales"].value.dumps(value)
+            at_ms = BEGIN_MS + minute * MINUTE_MS
+            await producer.send("sales", data, key=key.encode(), timestamp_ms=at_ms)
+        await producer.flush()
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    done = CliRunner().invoke(state, arguments, catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+def objects(*arguments: str, code: int = 0) -> list[Any]:
+    return [json.loads(line) for line in run(*arguments, "--json", code=code).splitlines()]
+
+
+def listing(where: Path) -> dict[Path, int]:
+    """Return every file below a directory, with the time at which it was written."""
+    return {each: each.stat().st_mtime_ns for each in where.rglob("*") if each.is_file()}
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> App:
+    app = shop(tmp_path)
+    asyncio.run(feed(app))
+    return app
+
+
+def test_rows_are_those_of_plain_python(app: App, tmp_path: Path) -> None:
+    with running(app):
+        asyncio.run(rows(app, "sums", len(SALES)))
+        asyncio.run(rows(app, "counts", len(SALES)))
+        # A worker has the state open: it is neither locked nor changed.
+        before = listing(tmp_path / "state")
+        run("ls", str(tmp_path / "state"))
+        after = listing(tmp_path / "state")
+        assert after.keys() >= before.keys()
+    where = str(tmp_path / "state" / "shop")
+    sums = Counter[str]()
+    windows = Counter[tuple[str, int]]()
+    for key, value, minute in SALES:
+        sums[key] += value
+        windows[key, minute] += 1
+    found = {each["key"]: each["value"] for each in objects("scan", where, "sum")}
+    assert found == dict(sums)
+    spans = {
+        (each["key"], each["window"]["start"], each["window"]["end"]): each["value"]
+        for each in objects("scan", where, "per-minute")
+        if each["window"] is not None
+    }
+    assert spans == {
+        (key, *(moment(BEGIN_MS + m * MINUTE_MS).isoformat() for m in (minute, minute + 1))): count
+        for (key, minute), count in windows.items()
+    }
+    assert run("get", where, "sum", "bob").split("\t")[:4] == ["0_0", "sum", "bob", "5"]
+    assert len(objects("get", where, "per-minute", "ann")) == len(
+        [w for w in windows if w[0] == "ann"]
+    )
+    run("get", where, "sum", "nobody-else", code=1)
+    (listed,) = [each for each in json.loads(run("ls", where, "--json")) if each["store"] == "sum"]
+    assert (listed["task"], listed["rows"]) == ("0_0", len(sums))
+    assert listed["changelog_offset"] > 0
+
+
+def test_a_history_has_the_state_of_the_worker(app: App, tmp_path: Path) -> None:
+    with running(app):
+        asyncio.run(rows(app, "counts", len(SALES)))
+        asyncio.run(rows(app, "sums", len(SALES)))
+    where = str(tmp_path / "state" / "shop")
+    snapshot = shop(tmp_path).backfill(directory=str(tmp_path / "snapshots")).run()
+    # The history ends before the last record, from which on more may follow.
+    *known, last = objects("scan", where, "sum")
+    assert (objects("scan", snapshot.url, "sum"), last["key"]) == (known, "cid")
+    assert run("diff", snapshot.url, snapshot.url) == ""
+    (line,) = run("diff", where, snapshot.url, "sum", code=1).splitlines()
+    assert line == "- 0_0\tsum\tcid\t1"
+    asyncio.run(more(app))
+    with running(app):
+        asyncio.run(rows(app, "sums", len(SALES) + 2))
+    changed = objects("diff", snapshot.url, where, "sum", code=1)
+    assert [(each["change"], each["key"], each["before"], each["after"]) for each in changed] == [
+        ("~", "ann", 14, 114),
+        ("+", "cid", None, 1),
+        ("+", "dan", None, 9),
+    ]
+
+
+async def more(app: App) -> None:
+    value = app.topics["sales"].value
+    async with Log.open(app.log) as log, log.producer() as producer:
+        for key, amount in (("ann", 100), ("dan", 9)):
+            at_ms = BEGIN_MS + 6 * MINUTE_MS
+            await producer.send("sales", value.dumps(amount), key=key.encode(), timestamp_ms=at_ms)
+        await producer.flush()
+
+
+def test_a_directory_without_state_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no state"):
+        run("ls", str(tmp_path))
+
+
+TIMES = st.integers(0, 4_000_000_000_000)
+
+
+@given(TIMES, st.integers(1, MINUTE_MS), st.text(alphabet="abcü-", min_size=1))
+def test_windows_of_all_layouts_are_times(start_ms: int, size_ms: int, key: str) -> None:
+    span = (moment(start_ms).isoformat(), moment(start_ms + size_ms).isoformat())
+    raw = key.encode()
+    waiting = window_key(start_ms + size_ms, start_ms, raw)
+    session = b"\x00" + escape_key(raw) + span_bytes(start_ms + size_ms, start_ms)
+    for stored in (waiting, session):
+        row = shown("0_0", "s", stored, b"1")
+        assert (row.key, row.window) == (key, span)
+
+
+@given(st.text(min_size=1), st.text())
+def test_text_is_never_taken_for_a_window(key: str, value: str) -> None:
+    row = shown("0_0", "s", b"k" + key.encode(), b'"' + value.encode())
+    assert (row.window, row.time) == (None, None)
+
+
+KEYS = st.tuples(st.sampled_from(["a", "bb", "c"]), st.binary(max_size=2))
+STATES = st.dictionaries(KEYS, st.binary(max_size=1))
+
+
+@given(STATES, STATES)
+def test_differences_are_those_of_dictionaries(before: Any, after: Any) -> None:
+    found = list(differences([task(before)], [task(after)]))
+    names = before.keys() | after.keys()
+    assert {(each.store, each.key): (each.before, each.after) for each in found} == {
+        name: (before.get(name), after.get(name))
+        for name in names
+        if before.get(name) != after.get(name)
+    }
+    assert len(list(merged(iter(()), iter(())))) == 0
+
+
+def task(content: dict[tuple[str, bytes], bytes]) -> StoredTask:
+    pairs = sorted(
+        (StoreSpec(store).prefix + key, value) for (store, key), value in content.items()
+    )
+    return StoredTask("0_0", os.devnull, lambda: iter(pairs))
