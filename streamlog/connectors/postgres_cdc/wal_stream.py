@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 LOOK_AGAIN_MS = 100
 """How long a socket that has nothing to read is believed."""
+READ_AHEAD_BYTES = 1_000_000
+"""How much of what has arrived libpq takes at once."""
 VISIBLE = "SELECT pg_current_snapshot()::text, array(SELECT transaction FROM pg_prepared_xacts)"
 
 
@@ -55,6 +57,14 @@ def connection_text(source: PostgresCdc) -> str:
         f"-c {name}={value}" for name, value in SESSION.items() if not name.islower()
     )
     return make_conninfo(source.url, options=options.strip(), application_name="streamlog", **login)
+
+
+def widen_buffer(pgconn: pq.abc.PGconn) -> None:
+    """Let libpq take up to `READ_AHEAD_BYTES` at once, and not 16 KiB."""
+    # Its buffer becomes as large as its largest message, and stays so. Each look at the socket
+    # gives Python's lock away, and the thread that looks waits up to 5 ms until it has it again: by
+    # 16 KiB, a chunk of a snapshot would take as long as the loop has other work.
+    pgconn.exec_(b"SELECT repeat(' ', %d)" % READ_AHEAD_BYTES)
 
 
 EMPTY_LOOKS = 2
@@ -107,6 +117,8 @@ class ReplicationStream:
         self._text = text
         self._connection: psycopg.Connection | None = None
         self._arrivals: Arrivals | None = None
+        self._has_frames = False
+        """Whether libpq has frames that were not taken yet."""
         self._readable = asyncio.Event()
         self._watched: int | None = None
         """The socket that `wait` looks at."""
@@ -126,6 +138,7 @@ class ReplicationStream:
         """
         try:
             self._connection = psycopg.connect(self._text, replication="database", autocommit=True)
+            widen_buffer(self._connection.pgconn)
         except psycopg.OperationalError as error:
             raise Retriable(f"the database: {str(error).strip()}") from error
         # Both names were checked: letters, digits and _.
@@ -185,14 +198,17 @@ class ReplicationStream:
         found: list[bytes] = []
         total_bytes = 0
         try:
-            if arrivals is not None:
+            # Only then: libpq would get more than is taken of it, without a limit.
+            if arrivals is not None and not self._has_frames:
                 arrivals.look()
+            self._has_frames = True
             while len(found) < most and total_bytes < most_bytes:
                 size, data = pgconn.get_copy_data(1)
                 if size > 0:
                     found.append(bytes(data))
                     total_bytes += size
                 elif size == 0:
+                    self._has_frames = False
                     break
                 else:
                     return self._ended(found)
@@ -266,6 +282,7 @@ class TableQueries:
         """
         try:
             self._connection = psycopg.connect(self._text, autocommit=True)
+            widen_buffer(self._connection.pgconn)
         except psycopg.OperationalError as error:
             raise Retriable(f"the database: {str(error).strip()}") from error
 
