@@ -25,6 +25,7 @@ cdef extern from *:
     #ifndef Py_BUILD_CORE
     #define Py_BUILD_CORE
     #endif
+    #undef _PyGC_FINALIZED  /* Python.h's: the next header has a function of this name */
     #include "internal/pycore_dict.h"
     #endif
     static CYTHON_INLINE int streamlog_is_worth_it(PyObject *rows) {
