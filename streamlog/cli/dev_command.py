@@ -1,6 +1,6 @@
 """`streamlog dev`: runs an app that is being written, or a whole cluster; Ctrl-C stops it.
 
-With a file, `apps/dev_app` runs the app and its log. Without one, this module runs a cluster.
+With a file, `one_app/dev_app` runs the app and its log. Without one, this module runs a cluster.
 Each broker is a process, as on a machine of its own: kill one, and the others continue while the
 supervisor starts it again. Data and settings stay in the directory for the next run.
 """
@@ -16,9 +16,9 @@ from typing import Annotated
 
 import typer
 
-from streamlog.cli.apps.dev_app import dev_app, free_port, run_dev
 from streamlog.cli.broker_command import LISTEN_DEFAULT, parse_address
 from streamlog.cli.cluster_init import NodeSetup, host_of, local_nodes, write_nodes
+from streamlog.cli.one_app.dev_app import dev_app, free_port, run_dev
 from streamlog.cli.session import DEFAULT_LOG, LogOption, WebOption, printer, serve
 from streamlog.errors import StreamlogError, UsageError, quantity
 from streamlog.properties import read_properties

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.ports import reserved_ports
-from streamlog.cli.apps.dev_app import Stamp, changes, look_at
 from streamlog.cli.cluster_init import local_nodes, write_nodes
 from streamlog.cli.dev_command import read_nodes
+from streamlog.cli.one_app.dev_app import Stamp, changes, look_at
 from tests.worker.processes import STREAMLOG, running, streamlog
 
 

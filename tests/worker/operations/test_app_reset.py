@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from streamlog import App
-from streamlog.cli.apps.state_commands import reset
+from streamlog.cli.one_app.state_commands import reset
 from streamlog.cli.session import Session
 from streamlog.client.admin import NewTopic
 from streamlog.errors import UsageError

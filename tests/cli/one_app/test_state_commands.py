@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from streamlog import App, Emit, tumbling
-from streamlog.cli.apps.state_commands import state
-from streamlog.cli.apps.state_reader import StoredTask, differences, merged, shown
+from streamlog.cli.one_app.state_commands import state
+from streamlog.cli.one_app.state_reader import StoredTask, differences, merged, shown
 from streamlog.client.admin import NewTopic
 from streamlog.durations import moment
 from streamlog.errors import UsageError

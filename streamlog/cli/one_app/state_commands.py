@@ -20,7 +20,7 @@ from streamlog.durations import when_ms
 from streamlog.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from streamlog.cli.apps.state_reader import StoredRow
+    from streamlog.cli.one_app.state_reader import StoredRow
     from streamlog.log import Log
     from streamlog.worker.operations.app_reset import ResetPlan
 
@@ -162,7 +162,7 @@ LimitOption = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="S
 @state.command("ls")
 def state_ls(where: WhereArgument, *, as_json: JsonOption = False) -> None:
     """List tasks and stores, with their rows and bytes."""
-    from streamlog.cli.apps import state_reader  # noqa: PLC0415 - RocksDB, for this
+    from streamlog.cli.one_app import state_reader  # noqa: PLC0415 - RocksDB, for this
 
     rows: list[dict[str, Any]] = []
     for task in state_reader.stored_tasks(where):
@@ -233,7 +233,7 @@ def state_diff(
 
     Example: streamlog state diff ./.streamlog/state/shop s3://snapshots/shop-1
     """
-    from streamlog.cli.apps import state_reader  # noqa: PLC0415 - RocksDB, for this
+    from streamlog.cli.one_app import state_reader  # noqa: PLC0415 - RocksDB, for this
 
     first, second = map(state_reader.stored_tasks, (before, after))
     differs = False
@@ -255,7 +255,7 @@ def state_diff(
 
 
 def _shown(where: str, store: str | None) -> Iterator[StoredRow]:
-    from streamlog.cli.apps import state_reader  # noqa: PLC0415 - RocksDB, for this
+    from streamlog.cli.one_app import state_reader  # noqa: PLC0415 - RocksDB, for this
 
     for task in state_reader.stored_tasks(where):
         for name, key, value in state_reader.rows_of(task, store):
