@@ -105,6 +105,15 @@ docs-build: $(VENV)/.docs ## the documentation as files in build/site: fails on 
 	@$(BIN)/zensical build --strict --clean
 	@$(BIN)/python -m tools.site check
 
+# Vale as a Go program, as its makers publish it; or the one of this machine.
+VALE ?= $(or $(shell command -v vale),build/bin/vale)
+build/bin/vale:
+	GOBIN=$(CURDIR)/build/bin go install github.com/vale-cli/vale/v3/cmd/vale@v3.21.0
+
+lint-docs: $(VENV)/.docs $(VALE) ## style and spelling of the documentation: vale with the rules in tools/prose, after Google's guide, and codespell; needs Go, or vale on the PATH
+	$(VALE) README.md CONTRIBUTING.md SECURITY.md docs changelog.d
+	$(BIN)/codespell
+
 figures: $(VENV)/.dev ## the figures of the documentation that code draws, as SVG in docs/images
 	@$(BIN)/python -m tools.figures
 
