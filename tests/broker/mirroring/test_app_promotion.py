@@ -15,11 +15,16 @@ from streamlog.broker.mirroring.apps.app_cut import AppCut
 from streamlog.broker.mirroring.lost_and_found import FOLDER
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
-from streamlog.cli.operate.app_promotion import AppPlan, carry_out, plan_promotion
+from streamlog.cli.operate.app_promotion import (
+    AppPlan,
+    carry_out,
+    mirrors_of,
+    plan_promotion,
+)
 from streamlog.client.admin import Admin
 from streamlog.client.offset_metadata import GroupMetadata
 from streamlog.client.producer import Producer
-from streamlog.errors import LogError, PromotionGivenUp
+from streamlog.errors import LogError, PromotionGivenUp, UsageError
 from streamlog.log import Log
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.record import TopicPartition
@@ -269,6 +274,43 @@ async def working(log: Log) -> AsyncIterator[None]:
         while not consumer.assignment():
             await consumer.poll(timeout_ms=50)
         yield
+
+
+def test_of_a_link_with_two_apps_one_moves_with_what_it_owns_reads_and_writes() -> None:
+    async def story() -> None:
+        async with (
+            serving(MemoryFiles()) as (source, address),
+            serving(MemoryFiles()) as (target, near),
+            Log.open(f"kafka://{address}") as there,
+            Log.open(f"kafka://{near}") as here,
+        ):
+            for name, count in TOPICS.items():
+                create(source, name, partitions=count)
+            create(source, "other-0-changelog")
+            async with there.producer() as feed:
+                await feed.send(IN, b"x")
+            link_id = await link(target, address, source, apps=f"{APP},other", topics=OUT)
+            await until(lambda: MIDDLE in target.directory.topics)
+
+            async def moving() -> set[str]:
+                found = await here.admin().describe_mirrors()
+                chosen = await mirrors_of(here.admin(), found.links[0], APP, found.mirrors)
+                return {each.name for each in chosen}
+
+            with pytest.raises(
+                UsageError, match=r"which of its topics .* promote them by --topics"
+            ):
+                await moving()
+            app = App(there, Random(1))
+            async with app.running() as producers:
+                while OUT not in {topic for done in app.done for topic, _, _ in done.written}:
+                    await app.work(producers)
+            await until(lambda: mark(target, link_id) != {})
+            await until(lambda: {*TOPICS, "other-0-changelog"} <= target.directory.topics.keys())
+            await catch_up(target, source, link_id)
+            assert await moving() == {*TOPICS}
+
+    asyncio.run(story())
 
 
 def copies(broker: Broker) -> bool:
