@@ -107,7 +107,7 @@ def _console_site(program: Program, security: Security) -> ConsoleSite | None:
     if program.web is None:
         return None
     try:
-        from streamlog.console.worker_site import (  # noqa: PLC0415 - an optional extra
+        from streamlog.console.worker_console.worker_site import (  # noqa: PLC0415 - an optional extra
             site_of,
         )
     except ModuleNotFoundError:

@@ -16,7 +16,7 @@ the module:
    only the app itself may write such a record again.
 
 Without a policy (`FAIL`) an error is raised with its coordinates. Not done here: sending dead
-letters again (`cli/dlq_command`).
+letters again (`worker/topics/dead_letters`).
 """
 
 from __future__ import annotations

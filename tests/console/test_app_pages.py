@@ -12,7 +12,7 @@ from streamlog.blueprints.picture import picture_of
 from streamlog.blueprints.svg import folded, layout
 from streamlog.console.app_pages.app_sight import AppSight, node_sights
 from streamlog.console.app_pages.topology_pages import Graph, topology
-from streamlog.console.record_samples import shown_value
+from streamlog.console.worker_console.record_samples import shown_value
 from streamlog.processing.node_figures import NodeFigures
 from streamlog.worker.health.worker_health import TaskFigures, WorkerState
 from tests.console.consoles import Page

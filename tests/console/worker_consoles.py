@@ -13,7 +13,7 @@ import httpx
 
 from streamlog import App
 from streamlog.connect_service.rest_site import site_of as connect_site_of
-from streamlog.console.worker_site import site_of
+from streamlog.console.worker_console.worker_site import site_of
 from streamlog.log import Log
 from streamlog.transport.security import Security
 from streamlog.worker.program import WorkerStart

@@ -45,6 +45,7 @@ ROUNDS_SHOWN: Final = 30
 
 def tasks(sight: AppSight, rounds: Sequence[WorkChange], query: Mapping[str, str]) -> View:
     """Return the tasks of this worker, its peers, and what has changed."""
+    # In the order of their ids, so that a row stays where it is.
     state = sight.state
     shown = cut(state.tasks, query.get("page", ""))
     running = sum(each.is_open for each in state.tasks)
@@ -143,6 +144,7 @@ def _names(found: Sequence[str]) -> str:
 
 
 def _time_line(rounds: Sequence[WorkChange]) -> Markup:
+    # What came last is what one asks about.
     newest = [*reversed(rounds)][:ROUNDS_SHOWN]
     if not newest:
         return p(class_="hint")["Nothing yet."]

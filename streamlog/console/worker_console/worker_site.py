@@ -11,16 +11,18 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Final
 
+from streamlog.console.app_pages.letter_pages import late_and_dead
 from streamlog.console.app_pages.task_pages import tasks
 from streamlog.console.app_pages.topology_pages import Graph, node_page, topology
-from streamlog.console.app_watch import AppWatch
 from streamlog.console.console_site import Console
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.page_changes import PageChange
 from streamlog.console.page_views import Parts, Query, no_page
 from streamlog.console.pages.page_layout import Section, View
 from streamlog.console.pages.page_parts import ROOT
-from streamlog.console.record_samples import RecordSamples
+from streamlog.console.worker_console.app_watch import AppWatch
+from streamlog.console.worker_console.letters import Letters
+from streamlog.console.worker_console.record_samples import RecordSamples
 from streamlog.errors import StreamlogError
 from streamlog.http_access.passwords import PasswordGuard
 from streamlog.listening import is_local, parse_address
@@ -75,7 +77,11 @@ def _lacks_users(program: Program, security: Security) -> str:
     return ""
 
 
-SECTIONS: Final = (Section("topology", "Topology"), Section("tasks", "Tasks"))
+SECTIONS: Final = (
+    Section("topology", "Topology"),
+    Section("tasks", "Tasks"),
+    Section("letters", "Late and dead"),
+)
 
 
 class AppViews:
@@ -85,6 +91,7 @@ class AppViews:
         self._view, self._watch = view, watch
         self._graph = Graph.of(view.loop.topology)
         self._samples = RecordSamples(view.loop.tap)
+        self._letters = Letters(view.start.log, view.start.program)
         self.sections: Sequence[Section] = SECTIONS
         self.caption = f"app {view.start.program.app_id}"
 
@@ -92,7 +99,7 @@ class AppViews:
         """Look at the worker, until cancelled."""
         await self._watch.run()
 
-    async def view(self, parts: Parts, query: Query, token: str | None) -> View:  # noqa: ARG002 - of pages with forms
+    async def view(self, parts: Parts, query: Query, token: str | None) -> View:
         """Return a page.
 
         Raises:
@@ -106,6 +113,20 @@ class AppViews:
                 return await self._node(name, query)
             case ("tasks",):
                 return tasks(sight, self._watch.rounds, query)
+            case ("letters", *rest):
+                return await self._of_letters(tuple(rest), query, token)
+            case _:
+                return no_page()
+
+    async def _of_letters(self, parts: Parts, query: Query, token: str | None) -> View:
+        match parts:
+            case ():
+                found = await self._letters.topic_rows()
+                return late_and_dead(self._watch.sight, self._drops(), found)
+            case (topic,):
+                return await self._letters.page(topic, query, token)
+            case (topic, partition, offset):
+                return await self._letters.one(topic, partition, offset, token)
             case _:
                 return no_page()
 
@@ -118,6 +139,15 @@ class AppViews:
                 error = str(refused)
         return node_page(self._graph, self._watch.sight, name, found, error)
 
-    def change_of(self, parts: Parts) -> PageChange | None:  # noqa: ARG002 - no page has a form yet
+    def _drops(self) -> dict[tuple[str, str], int]:
+        metric = self._view.deps.metrics.dropped.metric()
+        # A counter's points are numbers; the others are those of histograms.
+        return {
+            (labels[0], labels[1]): int(count)
+            for labels, count in metric.points
+            if isinstance(count, int | float)
+        }
+
+    def change_of(self, parts: Parts) -> PageChange | None:
         """Return the change that a path stands for; None if nothing can be sent there."""
-        return None
+        return self._letters.change_of(parts)
