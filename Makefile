@@ -201,7 +201,7 @@ oracle-debezium: $(VENV)/.dev ## random changes of tables of a real PostgreSQL t
 	@$(BIN)/python -m tests.oracle.debezium --statements $(or $(STATEMENTS),2000) $(if $(SEED),--seed $(SEED))
 
 spark: $(VENV)/.dev ## histories in Spark at length: 200 random programs with tasks killed at random, and on a standalone cluster of this machine
-	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -q tests/spark_bridge --timeout 1200 $(ARGS)
+	STREAMLOG_PROFILE=thorough $(BIN)/python -m pytest -q tests/spark_bridge tests/docs/test_spark.py --timeout 1200 $(ARGS)
 
 conformance: $(VENV)/.dev ## clients of others through all features, and suites of others, on our broker; writes docs/compatibility.md
 	@$(BIN)/python -m conformance $(ARGS)
