@@ -4,24 +4,31 @@
 batches; the difference counts, so neither the start of Python nor the making of the input does.
 `getppid` marks the borders: valgrind writes down what it has counted whenever that is called.
 
-Read the figures against those of another build, not one path against another. Vector instructions
-count as one each, and waits for memory as none.
+`benchmarks/history.jsonl` has a line for each release and kind of build. A path that takes 5 % more
+instructions than in the newest line for this kind fails; `--record` adds a line. Compare a path
+only with itself: a vector instruction counts as one, and a wait for memory as none.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import platform
 import re
+import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 
@@ -31,6 +38,7 @@ from streamlog.connect.row_spans.json_rows import JsonForm
 from streamlog.connectors.postgres_cdc.row_reader import RowReader
 from streamlog.connectors.syslog.bsd_message_scan import scan_bsd_message
 from streamlog.connectors.syslog.message_scan import scan_message
+from streamlog.metrics.build_info import interpreted_modules, release
 from streamlog.processing.windows.window_fold import Arrived, ResultColumns, Window, WindowFold
 from streamlog.records.arrow import ArrowBuffers, BatchPayload
 from streamlog.records.arrow_rows import ArrowRows, BinaryArray
@@ -46,6 +54,9 @@ from streamlog.tables.state.write_buffer import WriteBuffer
 
 ROWS = 500
 """Rows of a batch."""
+HISTORY = Path(__file__).parent / "history.jsonl"
+LOSS_MAX = 0.05
+"""Two runs of one build differ by less than 1 %."""
 FEW, MANY = 2, 12
 """Batches: the first ones warm up what is made once."""
 KEYS = [b"key-%d" % (number % 97) for number in range(ROWS)]
@@ -232,13 +243,68 @@ def _total(dump: Path) -> int:
     return int(found[1])
 
 
+def builder() -> dict[str, str]:
+    """Return what decides on the number of instructions, besides the sources."""
+    compiler = shutil.which("cc") or "cc"
+    asked = [compiler, "-dumpfullversion"]
+    version = subprocess.run(asked, capture_output=True, text=True, check=True)
+    return {
+        "machine": platform.machine(),
+        "python": f"{platform.python_version()} ({platform.python_compiler()})",
+        "cc": version.stdout.strip(),
+    }
+
+
+def last_counts(lines: Sequence[str], built: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the newest entry of the history that was built alike; None if there is none."""
+    entries = [entry for entry in map(json.loads, lines) if entry["built"] == built]
+    return entries[-1] if entries else None
+
+
+def losses(before: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
+    """Return the paths that take over `LOSS_MAX` more instructions, and those that are gone."""
+    gone = [f"{name}: no longer counted" for name in before if name not in now]
+    return gone + [
+        f"{name}: {before[name]:.1f} -> {counted:.1f} ({counted / before[name] - 1:+.1%})"
+        for name, counted in now.items()
+        if name in before and counted > before[name] * (1 + LOSS_MAX)
+    ]
+
+
 def main() -> None:
-    """Print the instructions of each path."""
-    if sys.argv[1:] == ["--work"]:
+    """Print the instructions of each path beside those in the history.
+
+    Raises:
+        SystemExit: a path has become dearer, or the counting program failed.
+    """
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hot_paths", description=__doc__)
+    parser.add_argument("--record", action="store_true", help="add a line to the history")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
         work()
         return
-    for name, instructions in count().items():
-        print(f"{instructions:10.1f}  {name}")
+    if shutil.which("valgrind") is None:
+        raise SystemExit("valgrind counts the instructions: apt install valgrind")
+    interpreted = interpreted_modules()
+    if interpreted:
+        raise SystemExit(f"{', '.join(interpreted)} not compiled: `make compile` does it")
+    built, counted = builder(), count()
+    lines = HISTORY.read_text().splitlines() if HISTORY.exists() else []
+    last = last_counts(lines, built)
+    before = {} if last is None else last["instructions"]
+    for name, instructions in counted.items():
+        change = f"{instructions / before[name] - 1:+7.1%}" if name in before else "    new"
+        print(f"{instructions:10.1f} {change}  {name}")
+    if last is None:
+        print(f"{HISTORY.name} has no line for {built}: --record adds one")
+    if given.record:
+        rounded = {name: round(instructions, 1) for name, instructions in counted.items()}
+        date = datetime.now(UTC).date().isoformat()
+        entry = {"date": date, "release": release(), "built": built, "instructions": rounded}
+        HISTORY.write_text("\n".join([*lines, json.dumps(entry)]) + "\n")
+    elif found := losses(before, counted):
+        raise SystemExit("\n".join(["dearer than in the history:", *found]))
 
 
 if __name__ == "__main__":
