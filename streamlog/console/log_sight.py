@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 
 import msgspec
@@ -107,10 +107,23 @@ class LagHistory:
 
     def add(self, groups: Mapping[str, GroupView], at_ms: int) -> None:
         """Add a look; groups that are gone lose their history."""
-        for gone in self._points.keys() - groups.keys():
+        for name, points in self._noted(groups, at_ms):
+            lag = lag_of(groups[name])
+            points.extend((at_ms, _or_nan(lag.records), _or_nan(lag.age_ms)))
+
+    def add_lags(self, lags: Mapping[str, tuple[int | None, int | None]], at_ms: int) -> None:
+        """Add a look at lags in records and in milliseconds, by name; see `add`."""
+        for name, points in self._noted(lags, at_ms):
+            records, age_ms = lags[name]
+            points.extend((at_ms, _or_nan(records), _or_nan(age_ms)))
+
+    def _noted(self, names: Iterable[str], at_ms: int) -> Iterator[tuple[str, array[float]]]:
+        """Yield the points of each name that has a history, with room for one more."""
+        given = [*names]
+        for gone in self._points.keys() - {*given}:
             # Names of groups come from clients: without this, new ones would add up for ever.
             del self._points[gone]
-        for name, group in groups.items():
+        for name in given:
             points = self._points.get(name)
             if points is None:
                 # The first ones keep theirs: gaps would be worse than no history.
@@ -120,10 +133,9 @@ class LagHistory:
             # The last look of an interval counts, so that the newest point is never old.
             if points and points[-3] // POINT_MS == at_ms // POINT_MS:
                 del points[-3:]
-            lag = lag_of(group)
-            points.extend((at_ms, _or_nan(lag.records), _or_nan(lag.age_ms)))
             # From the front, three numbers for each point that is too old.
-            del points[: max(0, len(points) - 3 * POINTS_MAX)]
+            del points[: max(0, len(points) - 3 * (POINTS_MAX - 1))]
+            yield name, points
 
     def series(self, group: str) -> LagSeries:
         """Return the history of a group, oldest first; empty if it has none."""

@@ -26,6 +26,7 @@ IDLE_MS: Final = 30_000
 """Between two looks while none is: the history of lags must not begin with the first page."""
 PAUSE_SHARE: Final = 9
 """A look takes at most a tenth of the time."""
+MIRRORS_S: Final = 2.0
 AGAIN_S: Final = 1.0
 """The pause after the log could not be opened."""
 
@@ -62,6 +63,7 @@ class LogWatch:
         self.sight = LogSight()
         """The newest look."""
         self.history = LagHistory()
+        self.mirror_history = LagHistory()
 
     @property
     def log(self) -> Log:
@@ -120,6 +122,19 @@ class LogWatch:
                 cluster_id=log.cluster_id,
             )
         )
+
+        await self._look_at_mirrors(log, at_ms)
+
+    async def _look_at_mirrors(self, log: Log, at_ms: int) -> None:
+        try:
+            # After the sight, and not for long: a silent broker must not hold up the pages.
+            async with asyncio.timeout(MIRRORS_S):
+                found = await log.admin().describe_mirrors()
+        # Apache Kafka has no mirrors, and not every user may look at them.
+        except (StreamlogError, TimeoutError):
+            return
+        lags = {each.name: (each.lag_records, each.lag_ms) for each in found.mirrors}
+        self.mirror_history.add_lags(lags, at_ms)
 
     def _fail(self, error: StreamlogError) -> None:
         logger.warning("the console can't look at the log: %s", error)

@@ -24,6 +24,7 @@ from streamlog.console.group_looks import look_at_group, offsets_of
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import a, h1, joined
 from streamlog.console.pages.group_pages import Move, ResetForm, reset
+from streamlog.console.pages.mirror_pages import mirror
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import address, heading_row, notice
 from streamlog.console.pages.topic_forms import (
@@ -72,12 +73,19 @@ class PageChange(msgspec.Struct, frozen=True):
     """Makes it, by the fields of a form and the token for the next one."""
 
 
-def change_of(watch: LogWatch, parts: tuple[str, ...]) -> PageChange | None:
+def change_of(  # noqa: PLR0911 - one for each change
+    watch: LogWatch, parts: tuple[str, ...]
+) -> PageChange | None:
     """Return the change that a path stands for; None if nothing can be sent there."""
     match parts:
         case ("groups", name, "reset"):
             return PageChange(
                 f"reset group {name}", lambda form, token: _reset(watch, name, form, token)
+            )
+        case ("mirrors", name, "pause" | "resume" as action):
+            return PageChange(
+                f"{action} mirror {name}",
+                lambda _, token: _switch_mirror(watch, name, action, token),
             )
         case ("topics",):
             return PageChange("create a topic", lambda form, token: create(watch.log, form, token))
@@ -132,6 +140,19 @@ def _named(moves: list[Move]) -> str:
     first = ", ".join(f"{m.topic}-{m.partition} {m.before} to {m.after}" for m in moves[:NAMED_MAX])
     more = len(moves) - NAMED_MAX
     return f"{first} and {more} more" if more > 0 else first
+
+
+async def _switch_mirror(watch: LogWatch, name: str, action: str, token: str) -> Made:
+    """Let a mirror topic pause, or copy again."""
+    what = f"{action} mirror {name}"
+    try:
+        admin = watch.log.admin()
+        await (admin.pause_mirrors([name]) if action == "pause" else admin.resume_mirrors([name]))
+    except StreamlogError as error:
+        series = watch.mirror_history.series(name)
+        view = mirror(None, name, series, {}, token=token, error=str(error))
+        return Made(what=what, error=str(error), view=view)
+    return Made(what=what, see=address("mirrors", name))
 
 
 # ---- topics ----

@@ -7,24 +7,18 @@ a page as well, and no page waits for a look at the whole log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote
 
-from streamlog.client.admin import MirrorsDescription
+from streamlog.console.cluster_looks import cluster_view, look_at_mirrors
 from streamlog.console.group_looks import look_at_group, plan_reset
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import find
 from streamlog.console.page_changes import look_at_settings
-from streamlog.console.pages.broker_pages import (
-    LinkRow,
-    MirrorLook,
-    MirrorRow,
-    brokers,
-    mirrors,
-)
+from streamlog.console.pages.broker_pages import brokers
 from streamlog.console.pages.change_pages import Change, changes
 from streamlog.console.pages.group_pages import (
     GroupLook,
@@ -36,6 +30,7 @@ from streamlog.console.pages.group_pages import (
     reset,
 )
 from streamlog.console.pages.message_pages import Asked, asked_of, messages
+from streamlog.console.pages.mirror_pages import mirror, mirrors
 from streamlog.console.pages.overview_page import overview
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import ROOT, heading_row, nothing, notice
@@ -129,9 +124,10 @@ class PageViews:
                     return await self._of_groups(tuple(rest), query, token)
                 case ("schemas", *rest):
                     return await schema_view(self._schemas, tuple(rest), query)
-                case ("mirrors",):
-                    found = await self._watch.log.admin().describe_mirrors()
-                    return mirrors(_mirror_look(found), query)
+                case ("mirrors", *rest):
+                    return await self._of_mirrors(tuple(rest), query, token)
+                case ("brokers", tab):
+                    return await cluster_view(self._watch.log, tab, query) or no_page()
         except StreamlogError as error:
             return trouble(parts, error)
         sight = self._watch.sight
@@ -229,6 +225,18 @@ class PageViews:
             case _:
                 return no_page()
 
+    async def _of_mirrors(self, parts: Parts, query: Query, token: str | None) -> View:
+        found = await look_at_mirrors(self._watch.log)
+        match parts:
+            case ():
+                return mirrors(found, query)
+            case (name,):
+                row = next((each for each in found.mirrors if each.topic == name), None)
+                series = self._watch.mirror_history.series(name)
+                return mirror(row, name, series, query, token=token)
+            case _:
+                return no_page()
+
     async def _reset(self, look: GroupLook, query: Query, token: str | None) -> View:
         asked = ResetForm(
             target=query.get("target", "earliest"),
@@ -300,28 +308,3 @@ async def _subject_view(desk: SchemaDesk, name: str, query: Query) -> View:
 def _digits(text: str) -> int | None:
     is_number = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
     return int(text) if is_number else None
-
-
-def _mirror_look(found: MirrorsDescription) -> MirrorLook:
-    """Return the links and mirror topics as a page shows them."""
-    return MirrorLook(
-        tuple(
-            LinkRow(
-                each.name,
-                each.settings.get("bootstrap.servers", each.source_cluster_id),
-                each.mirrors,
-                _first(f"broker {node}: {why}" for node, why in sorted(each.troubles.items())),
-            )
-            for each in found.links
-        ),
-        tuple(
-            MirrorRow(
-                each.name, each.link, each.status.value, each.reason, each.lag_ms, each.lag_records
-            )
-            for each in found.mirrors
-        ),
-    )
-
-
-def _first(texts: Iterable[str]) -> str:
-    return next(iter(texts), "")

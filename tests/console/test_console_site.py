@@ -43,6 +43,10 @@ PAGES = (
     "/console/groups/team%2Fbilling/members",
     "/console/groups/team%2Fbilling/reset?try=1&target=latest",
     "/console/brokers",
+    "/console/brokers/moves",
+    "/console/brokers/quotas",
+    "/console/brokers/users",
+    "/console/brokers/acls",
     "/console/mirrors",
     "/console/changes",
 )

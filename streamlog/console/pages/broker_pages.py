@@ -1,16 +1,14 @@
-"""The brokers, their disks and the quorum; and the mirrors: lists to read."""
+"""The brokers, their disks and the quorum: lists to read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
-
-import msgspec
 
 from streamlog.adviser.log_view import BrokerView, DiskView, LogView, size
 from streamlog.client.admin.cluster_descriptions import QuorumDescription
 from streamlog.console.log_sight import LogSight
-from streamlog.console.markup import Node, a, code, h1, h2, joined, p, span
+from streamlog.console.markup import Node, a, code, h2, joined, p
+from streamlog.console.pages.cluster_pages import broker_tabs
 from streamlog.console.pages.overview_page import LOW_DISK, not_seen_yet, stale
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import (
@@ -20,9 +18,7 @@ from streamlog.console.pages.page_parts import (
     age,
     badge,
     cut,
-    heading_row,
     meter,
-    nothing,
     number,
     pager,
     rows_of,
@@ -35,18 +31,17 @@ def brokers(sight: LogSight, query: Mapping[str, str]) -> View:
     """Return the brokers with their disks, and the quorum."""
     view = sight.view
     if view is None:
-        return View(
-            title="Brokers", content=joined(heading_row(h1["Brokers"]), not_seen_yet(sight))
-        )
+        return View(title="Brokers", content=joined(broker_tabs(""), not_seen_yet(sight)))
     shown = cut(view.brokers, query.get("page", ""))
     content = joined(
-        heading_row(h1["Brokers"]),
+        broker_tabs(""),
         stale(sight),
         tiles(
             tile("Brokers", number(len(view.brokers))),
             tile("Controller", number(view.controller) if view.controller >= 0 else "none", None,
                  "calm" if view.controller >= 0 else "bad"),
-            tile("Moves in progress", number(view.moves), "reassignments of partitions"),
+            tile("Moves in progress", a(href=address("brokers", "moves"))[number(view.moves)],
+                 "reassignments of partitions"),
             tile("Open transactions", number(len(view.transactions))),
         ),
         rows_of(
@@ -138,106 +133,4 @@ def _quorum(quorum: QuorumDescription | None, now_ms: int) -> Sequence[Node]:
             f"Epoch {quorum.epoch}, committed up to entry {number(quorum.high_watermark)}."
         ],
         rows_of(columns, rows[:200], name="Quorum of controllers"),
-    )
-
-
-class LinkRow(msgspec.Struct, frozen=True):
-    """A link to another cluster."""
-
-    name: str
-    source: str
-    topics: int
-    trouble: str
-    """Why a broker can't use it; empty if all can."""
-
-
-class MirrorRow(msgspec.Struct, frozen=True):
-    """A mirror topic."""
-
-    topic: str
-    link: str
-    status: str
-    """Kafka's word for its state."""
-    reason: str
-    lag_ms: int | None
-    lag_records: int | None
-
-
-class MirrorLook(msgspec.Struct, frozen=True):
-    """All links and mirror topics."""
-
-    links: tuple[LinkRow, ...]
-    mirrors: tuple[MirrorRow, ...]
-
-
-_TONES: Final[Mapping[str, Tone]] = {
-    "ACTIVE": "good",
-    "LAGGING": "warn",
-    "PAUSED": "warn",
-    "SOURCE_UNAVAILABLE": "bad",
-    "DIVERGED": "bad",
-    "STOPPED": "bad",
-}
-
-
-def mirrors(found: MirrorLook | str, query: Mapping[str, str]) -> View:
-    """Return the links and mirror topics; a text says why they are not known."""
-    if isinstance(found, str):
-        content = joined(heading_row(h1["Mirrors"]), nothing("The mirrors are not known.", found))
-        return View(title="Mirrors", content=content)
-    shown = cut(found.mirrors, query.get("page", ""))
-    return View(
-        title="Mirrors",
-        content=joined(
-            heading_row(h1["Mirrors"]),
-            h2["Links"],
-            rows_of(
-                [
-                    Heading("Link"),
-                    Heading("Source"),
-                    Heading("Topics", is_number=True),
-                    Heading("State"),
-                ],
-                [_link(each) for each in found.links[:200]],
-                name="Links",
-            )
-            if found.links
-            else nothing(
-                "This cluster mirrors no other cluster.",
-                "Create a link: streamlog mirror create NAME --source URL --topics PATTERN",
-            ),
-            [
-                h2["Mirror topics"],
-                rows_of(
-                    [Heading("Topic"), Heading("Link"), Heading("State"),
-                     Heading("Behind", is_number=True), Heading("Records behind", is_number=True)],
-                    [_mirror(each) for each in shown.rows],
-                    name="Mirror topics",
-                ),
-                pager(shown, lambda page: address("mirrors", page=page), "mirror topics"),
-            ]
-            if found.mirrors
-            else None,
-        ),
-    )  # fmt: skip
-
-
-def _link(link: LinkRow) -> tuple[Node, ...]:
-    state: Node = badge("works", "good")
-    if link.trouble:
-        state = [badge("in trouble", "bad"), f" {link.trouble}"]
-    return (span(class_="name")[link.name], link.source, number(link.topics), state)
-
-
-def _mirror(mirror: MirrorRow) -> tuple[Node, ...]:
-    said = mirror.status.lower().replace("_", " ")
-    return (
-        a(class_="name", href=address("topics", mirror.topic))[mirror.topic],
-        mirror.link or "—",
-        [
-            badge(said, _TONES.get(mirror.status, "calm")),
-            f" {mirror.reason}" if mirror.reason else "",
-        ],
-        age(mirror.lag_ms),
-        number(mirror.lag_records),
     )

@@ -21,8 +21,6 @@ from streamlog.console.markup import (
     button,
     div,
     field,
-    figcaption,
-    figure,
     form,
     h1,
     h2,
@@ -47,6 +45,7 @@ from streamlog.console.pages.page_parts import (
     choice,
     cut,
     heading_row,
+    lag_charts,
     nothing,
     notice,
     number,
@@ -215,12 +214,7 @@ def group(look: GroupLook, series: LagSeries, query: Mapping[str, str]) -> View:
             tile("Records behind", number(sum(lags) if lags else None)),
             tile("Lost", number(lost), "deleted before they were read", "bad" if lost else "calm"),
         ),
-        div(class_="charts")[
-            _chart("Lag in time", series.times_s, series.ages_ms, "ms"),
-            _chart("Records behind", series.times_s, series.records, "records"),
-        ]
-        if len(series.times_s) > 1
-        else p(class_="hint")["The lag over time appears here within a minute."],
+        lag_charts(series),
         h2["Partitions"],
         rows_of(_PARTITION_COLUMNS, map(_partition, shown.rows), name=f"Partitions of {name}")
         if shown.rows
@@ -253,15 +247,6 @@ def _partition(row: PartitionRow) -> tuple[Node, ...]:
         badge(soon, "bad") if soon == "never" else soon,
         row.member or span(class_="empty-value")["no member"],
     )  # fmt: skip
-
-
-def _chart(
-    title: str, times_s: Sequence[float], values: Sequence[float | None], unit: str
-) -> Markup:
-    series = json.dumps({"data": [times_s, values], "series": [title], "unit": unit})
-    return figure(class_="chart")[
-        figcaption[title], div(data_chart=series, role="img", aria_label=f"{title}, over time")
-    ]
 
 
 def members(look: GroupLook, query: Mapping[str, str]) -> View:

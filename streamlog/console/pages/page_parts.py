@@ -5,6 +5,7 @@ Rule of the module: a list is cut before it is rendered, and the page says how m
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from streamlog.console.log_sight import LagSeries
 from streamlog.console.markup import (
     Markup,
     Node,
@@ -21,6 +23,8 @@ from streamlog.console.markup import (
     code,
     div,
     field,
+    figcaption,
+    figure,
     form,
     joined,
     label,
@@ -164,6 +168,28 @@ def meter(share: float, text: str, tone: Tone = "info") -> Markup:
     # Twenty steps are as fine as a bar of this width can show.
     step = max(0, min(20, round(share * 20)))
     return span(class_=f"meter {tone} w{step}", role="img", aria_label=text)[span]
+
+
+# ---- charts ----
+
+
+def lag_charts(series: LagSeries) -> Markup:
+    """Return a lag over time, in time and in records."""
+    if len(series.times_s) < 2:  # noqa: PLR2004 - a line has two ends
+        return p(class_="hint")["The lag over time appears here within a minute."]
+    return div(class_="charts")[
+        _chart("Lag in time", series.times_s, series.ages_ms, "ms"),
+        _chart("Records behind", series.times_s, series.records, "records"),
+    ]
+
+
+def _chart(
+    title: str, times_s: Sequence[float], values: Sequence[float | None], unit: str
+) -> Markup:
+    series = json.dumps({"data": [times_s, values], "series": [title], "unit": unit})
+    return figure(class_="chart")[
+        figcaption[title], div(data_chart=series, role="img", aria_label=f"{title}, over time")
+    ]
 
 
 # ---- tables ----
