@@ -38,6 +38,8 @@ REQUEST_HEAD_BYTES_MAX = 64 * 1024
 HEAD_S = 15
 """How long a client may take from its connection, or from the first byte of a later request, to the
 end of the request's head."""
+WRITE_S = 30
+"""How long a client may leave what was sent to it unread, before its connection is cut."""
 KEEP_ALIVE_S = 15
 GRACE_S = 2
 """How long requests in progress may take after the worker has begun to stop."""
@@ -151,9 +153,10 @@ async def serve(
 
 
 class _Connection(H11Protocol):
-    """A connection whose client has to send the head of a request in time."""
+    """A connection whose client has to send heads of requests, and to read answers, in time."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first head."""
@@ -164,6 +167,18 @@ class _Connection(H11Protocol):
         """Take bytes of a head or a body."""
         super().data_received(data)
         self._follow_head()
+
+    def pause_writing(self) -> None:
+        """Begin to wait for a client that does not read."""
+        super().pause_writing()
+        # Otherwise, one that never reads again keeps its stream, and what is written for it, until
+        # its machine is gone.
+        self._write_timer = self.loop.call_later(WRITE_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on: the client reads again."""
+        super().resume_writing()
+        self._stop_write_timer()
 
     def on_response_complete(self) -> None:
         """Wait for the next request, which may have begun to arrive."""
@@ -176,6 +191,7 @@ class _Connection(H11Protocol):
         """Forget the client."""
         super().connection_lost(exc)
         self._stop_timer()
+        self._stop_write_timer()
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
             scope: Mapping[str, object] = cycle.scope
@@ -193,6 +209,11 @@ class _Connection(H11Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
 
 class _Server(uvicorn.Server):

@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 from starlette.applications import Starlette
@@ -23,6 +24,9 @@ from streamlog.http_server import (
     listen,
     serve,
 )
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 
 def site(answer: Callable[[], Awaitable[str]]) -> Starlette:
@@ -198,5 +202,36 @@ def test_a_head_that_takes_too_long_ends_the_connection(monkeypatch: pytest.Monk
         assert await patient.answer()
         for each in (patient, silent, endless, second):
             each.close()
+
+    asyncio.run(main())
+
+
+def test_a_client_that_stops_reading_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "WRITE_S", 0.2)
+
+    async def main() -> None:
+        gone = asyncio.Event()
+
+        async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+            async def write() -> None:
+                while True:
+                    body = bytes(1024 * 1024)
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(write())
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                writing.cancel()
+            gone.set()
+
+        with listen("127.0.0.1:0") as listener:
+            async with serve(endless, listener):
+                with socket.create_connection((listener.host, listener.port)) as client:
+                    client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                    # It never reads. Without the deadline, this would wait for ever.
+                    await gone.wait()
 
     asyncio.run(main())

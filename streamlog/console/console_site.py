@@ -195,6 +195,7 @@ class Console:
             case ("overview",):
                 return RedirectResponse(f"{ROOT}/", 308)
             case _:
+                await self._turns.begin_page()
                 view = await self._view(request, parts, visitor)
                 return self._page(request, parts, visitor, view)
 
@@ -265,6 +266,7 @@ class Console:
         last: dict[str, str] = {}
         beats = self._ticks() if self._is_own(parts) else self._watch.sights()
         async for _ in beats:
+            await self._turns.begin_page(is_update=True)
             view = await self._view(request, parts, visitor)
             now = {
                 "content": view.content.text,

@@ -1,4 +1,4 @@
-"""Turns: work on records in small pieces, between which the broker answers its clients.
+"""Turns: work on records in small pieces, and page after page; the broker answers in between.
 
 The console reads, filters and lays out records on the event loop of the broker. Rule of the module:
 one piece at a time, of all pages together, then a rest of `REST_SHARE` times its length; so many
@@ -17,6 +17,8 @@ from streamlog.clock import Clock
 SLICE_MS: Final = 10
 """A piece of work; it is longer if a single record takes longer."""
 REST_SHARE: Final = 2
+SPACING_S: Final = 0.025
+"""Between the beginnings of two pages: one takes a broker about 10 ms."""
 T = TypeVar("T")
 
 
@@ -26,6 +28,14 @@ class Turns:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._turn = asyncio.Lock()
+        self._openings, self._updates = asyncio.Lock(), asyncio.Lock()
+
+    async def begin_page(self, *, is_update: bool = False) -> None:
+        """Wait for the turn of a page: all that wait for one look would be made in one go."""
+        # 1. Only beginnings wait for each other: a page that waits for the log holds up no other.
+        # 2. A page that someone has just opened does not queue behind updates of open ones.
+        async with self._updates if is_update else self._openings:
+            await asyncio.sleep(SPACING_S)
 
     async def collect(self, work: Iterable[T], deadline_ms: float = math.inf) -> list[T]:
         """Return what an iterator computes; less of it once the deadline has passed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from streamlog.clock import ManualClock
+from streamlog.clock import ManualClock, SystemClock
 from streamlog.console.turns import SLICE_MS, Turns
 
 
@@ -45,3 +45,25 @@ def test_a_deadline_ends_work_between_pieces() -> None:
 
     found = asyncio.run(Turns(clock).collect(work(), clock.now_ms() + 2 * SLICE_MS))
     assert found == [0, 1, 2, 3]
+
+
+def test_pages_that_wait_for_one_look_are_not_made_in_one_go() -> None:
+    async def main() -> None:
+        turns, rounds, begun = Turns(SystemClock()), [0], list[int]()
+
+        async def count() -> None:
+            while True:
+                rounds[0] += 1
+                await asyncio.sleep(0)
+
+        async def page() -> None:
+            await turns.begin_page(is_update=True)
+            begun.append(rounds[0])
+
+        counting = asyncio.create_task(count())
+        await asyncio.gather(*(page() for _ in range(8)))
+        counting.cancel()
+        # The loop went round between any two of them.
+        assert len({*begun}) == 8
+
+    asyncio.run(main())
