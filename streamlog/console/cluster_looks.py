@@ -49,6 +49,7 @@ async def cluster_view(log: Log, tab: str, query: Mapping[str, str]) -> View | N
 
 
 async def _moves(log: Log, query: Mapping[str, str]) -> View:
+    # From the controller, and not from the last look: moves of small partitions take seconds.
     found = await log.admin().list_partition_reassignments()
     rows = [
         MoveRow(

@@ -186,6 +186,7 @@ class SchemaDesk:
 def _subject(
     admin: RegistryAdmin, name: str, version: int | None, against: int | None
 ) -> SubjectLook:
+    # Three to five short requests, one after another, in one thread of the desk.
     versions = admin.versions_of(name)
     chosen = versions[-1] if version is None else version
     earlier = [each for each in versions if each < chosen]

@@ -141,6 +141,7 @@ class _Top:
     async def run(self) -> None:
         """Show the log until a key or a signal ends it."""
         loop, fd = asyncio.get_running_loop(), sys.stdin.fileno()
+        # By the loop, and not by a thread: a thread that waits for a key can't be ended.
         loop.add_reader(fd, self._read, fd)
         loop.add_signal_handler(signal.SIGWINCH, self._changed.set)
         try:

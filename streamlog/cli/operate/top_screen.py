@@ -149,6 +149,7 @@ def shown_rows(table: TopTable, state: TopState, height: int) -> Sequence[TopRow
     # By the first column before: rows that are equal otherwise stay where they are.
     rows = sorted(table.rows, key=lambda row: row.keys[:1])
     rows.sort(key=lambda row: row.keys[by], reverse=is_down)
+    # Rows may have gone since the last key: then the last ones are shown, and no empty screen.
     first = max(0, min(state.first, len(rows) - height))
     return rows[first : first + height]
 
@@ -239,6 +240,7 @@ _BROKER_COLUMNS: Final = (
 
 def _broker(broker: BrokerView, view: LogView) -> TopRow:
     node = broker.node_id
+    # From the metadata, which also has the partitions of brokers that do not answer.
     parts = [each for topic in view.topics.values() for each in topic.partitions]
     leads = sum(each.leader == node for each in parts)
     replicas = sum(node in each.replicas for each in parts)
@@ -270,6 +272,7 @@ def figures(sight: LogSight) -> Mapping[str, object]:
         return {"error": sight.error}
     return {
         "cluster": sight.cluster_id,
+        # None and not -1: a script compares with null, and not with a number that is none.
         "controller": view.controller if view.controller >= 0 else None,
         "healthy": not sight.findings,
         "findings": [msgspec.to_builtins(each) for each in sight.findings],

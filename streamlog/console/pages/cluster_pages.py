@@ -175,6 +175,7 @@ def _list(
     row: Callable[[T], Sequence[Node]],
     empty: tuple[str, str],
 ) -> View:
+    # Each list is whole: it is short, and a search in it needs no request of its own.
     title, words = TABS[tab], query.get("q", "")
     matching = [each for each in found if words.casefold() in text(each).casefold()]
     shown = cut(matching, query.get("page", ""))
@@ -200,6 +201,7 @@ def _brokers(nodes: Sequence[int]) -> str:
 
 
 def _entity(row: QuotaRow, kind: str) -> Node:
+    # Not the default entity: a quota of a user alone holds for each of its client ids.
     if kind not in row.entity:
         return "any"
     name = row.entity[kind]
@@ -207,6 +209,7 @@ def _entity(row: QuotaRow, kind: str) -> Node:
 
 
 def _quota(name: str, value: float) -> str:
+    # Kafka counts bytes per second; a request rate is a percentage of a thread.
     if name.endswith("_byte_rate"):
         return f"{name.removesuffix('_byte_rate')} {size(value)}/s"
     return f"{name.replace('_', ' ')} {value:g}"

@@ -216,10 +216,12 @@ def mirror(
 
 def _switch(found: MirrorRow, token: str | None) -> Node:
     """Return the button that pauses a mirror, or lets it copy again."""
+    # A promoted topic is no mirror any more, and one that is being promoted must not stop.
     if found.status in _FINISHED:
         return None
     if token is None:
         return p(class_="hint")[READS_ONLY]
+    # A stopped mirror is resumed as well: its reason stands above the button.
     action = "resume" if found.status in {"PAUSED", "STOPPED"} else "pause"
     return form(class_="pager", method="post", action=address("mirrors", found.topic, action))[
         field(type="hidden", name="token", value=token),

@@ -122,6 +122,7 @@ def no_registry() -> View:
 def subjects(found: Sequence[SubjectRow], query: Mapping[str, str]) -> View:
     """Return the list of subjects."""
     words = query.get("q", "")
+    # Searched here: the registry finds subjects by the beginning of their names alone.
     matching = [each for each in found if words.casefold() in each.name.casefold()]
     shown = cut(matching, query.get("page", ""))
     columns = [
@@ -197,6 +198,7 @@ def _crumb() -> Markup:
 def _versions(look: SubjectLook) -> Node:
     if len(look.versions) < 2:  # noqa: PLR2004 - two to compare
         return None
+    # The newest first: it is the one that is asked about most.
     options = {str(each): f"Version {each}" for each in reversed(look.versions)}
     return form(class_="fields", method="get", action=address("schemas", look.name),
                 aria_label="Which versions")[
@@ -212,6 +214,7 @@ def _changes(look: SubjectLook) -> Node:
     title = h2[f"Changes since version {look.against}"]
     if not look.changes.lines and not look.changes.sentences:
         return joined(title, p(class_="hint")["The two are equal, but for spaces."])
+    # Two schemas that have nothing in common differ in each field.
     left_out = len(look.changes.sentences) - SENTENCES_MAX
     return joined(
         title,

@@ -133,6 +133,7 @@ def new_topic_of(given: Form) -> NewTopicForm:
     for line in given.get("settings", "").splitlines():
         if not line.strip():
             continue
+        # At the first sign: values such as patterns may hold more of them.
         name, found, value = line.partition("=")
         if not found:
             raise UsageError(f"a setting is like retention.ms=604800000, not {line[:40]!r}")
@@ -348,6 +349,7 @@ def _bytes(what: str, text: str, form_: str) -> bytes | None:
                 raise UsageError(f"the {what} is to be null, but a text is given: clear it")
             return None
         case "json":
+            # Only checked: numbers and the order of members stay as they were typed.
             try:
                 json.loads(text)
             except (ValueError, RecursionError) as error:
@@ -369,6 +371,7 @@ def _headers(text: str) -> Headers:
     for line in text.splitlines():
         if not line.strip():
             continue
+        # At the first colon, as in HTTP: times and addresses hold more of them.
         name, colon, value = line.partition(":")
         if not colon:
             raise UsageError(f"a header is like source: web, not {line[:40]!r}")

@@ -51,6 +51,7 @@ def json_reader(written: RegisteredSchema) -> Read:
 
 
 def _avro_reader(written: RegisteredSchema) -> Read:
+    # The reader's schema is the writer's, so that nothing is resolved, and no field left out.
     given = TopicSchema("avro", schema=written.schema, referenced=written.referenced)
     codec = AvroCodec(given, dict, written.schema, None)
     read_value = codec.reader(written)
