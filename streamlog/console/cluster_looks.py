@@ -94,6 +94,11 @@ async def look_at_mirrors(log: Log) -> MirrorLook:
     return mirror_look(await log.admin().describe_mirrors())
 
 
+def find_mirror(look: MirrorLook, name: str) -> MirrorRow | None:
+    """Return a mirror topic; None if there is none of this name."""
+    return next((each for each in look.mirrors if each.topic == name), None)
+
+
 def mirror_look(found: MirrorsDescription) -> MirrorLook:
     """Return the links and mirror topics as a page shows them."""
     return MirrorLook(

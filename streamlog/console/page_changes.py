@@ -10,6 +10,7 @@ For these, operators have the command line.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 import msgspec
@@ -20,6 +21,7 @@ from streamlog.client.admin.topic_admin import (
     NewTopic,
     TopicDescription,
 )
+from streamlog.console.cluster_looks import find_mirror, look_at_mirrors
 from streamlog.console.group_looks import look_at_group, offsets_of
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import a, h1, joined
@@ -149,10 +151,18 @@ async def _switch_mirror(watch: LogWatch, name: str, action: str, token: str) ->
         admin = watch.log.admin()
         await (admin.pause_mirrors([name]) if action == "pause" else admin.resume_mirrors([name]))
     except StreamlogError as error:
-        series = watch.mirror_history.series(name)
-        view = mirror(None, name, series, {}, token=token, error=str(error))
+        view = await _mirror_view(watch, name, token, str(error))
         return Made(what=what, error=str(error), view=view)
     return Made(what=what, see=address("mirrors", name))
+
+
+async def _mirror_view(watch: LogWatch, name: str, token: str, error: str) -> View:
+    found = None
+    # Without an answer, the page still says why the change failed.
+    with suppress(StreamlogError):
+        found = find_mirror(await look_at_mirrors(watch.log), name)
+    series = watch.mirror_history.series(name)
+    return mirror(found, name, series, {}, token=token, error=error)
 
 
 # ---- topics ----

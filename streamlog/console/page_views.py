@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote
 
-from streamlog.console.cluster_looks import cluster_view, look_at_mirrors
+from streamlog.console.cluster_looks import cluster_view, find_mirror, look_at_mirrors
 from streamlog.console.group_looks import look_at_group, plan_reset
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
@@ -231,7 +231,7 @@ class PageViews:
             case ():
                 return mirrors(found, query)
             case (name,):
-                row = next((each for each in found.mirrors if each.topic == name), None)
+                row = find_mirror(found, name)
                 series = self._watch.mirror_history.series(name)
                 return mirror(row, name, series, query, token=token)
             case _:
