@@ -47,7 +47,7 @@ class SinkRows:
         values: the decoded values.
     """
 
-    __slots__ = ("_records", "keys", "log", "partition", "values")
+    __slots__ = ("_is_own", "_records", "keys", "log", "partition", "values")
 
     def __init__(
         self,
@@ -60,6 +60,8 @@ class SinkRows:
         self.log = RecordColumns() if log is None else log
         self.keys, self.values = keys, values
         self._records: list[AnyRecord] | None = None
+        self._is_own = False
+        """Whether the columns were made here, so that they may grow in place."""
 
     @classmethod
     def of(cls, partition: TopicPartition, rows: Iterable[SinkRow]) -> Self:
@@ -151,15 +153,17 @@ class SinkRows:
         return bisect_left(self.offsets, offset)
 
     def with_more(self, more: SinkRows) -> SinkRows:
-        """Return these rows and those that follow; these are part of the result afterwards."""
+        """Return these rows and those that follow; these may be part of the result afterwards."""
+        # Nearly always a poll brings a whole flush: then no column is copied.
         if not len(self):
-            # A copy: what is returned grows in place by the next call.
-            return more[:]
-        if self._records is not None or more._records is not None:
-            self._records = _longer(self.records, more.records)
-        self.log += more.log
-        self.keys, self.values = _longer(self.keys, more.keys), _longer(self.values, more.values)
-        return self
+            return more
+        rows: SinkRows = self if self._is_own else self[:]
+        rows._is_own = True
+        if rows._records is not None or more._records is not None:
+            rows._records = _longer(rows.records, more.records)
+        rows.log += more.log
+        rows.keys, rows.values = _longer(rows.keys, more.keys), _longer(rows.values, more.values)
+        return rows
 
     def without(self, offsets: Collection[int]) -> SinkRows:
         """Return the rows at other offsets."""
