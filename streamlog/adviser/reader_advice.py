@@ -49,7 +49,7 @@ def _lag(log: LogView, thresholds: Thresholds) -> Iterator[Diagnosis]:
                 "warning",
                 "unread-lag",
                 _where(group, late),
-                f"{quantity(records, 'record')} wait{age}, and the group has no member",
+                f"a lag of {quantity(records, 'record')}{age}, and the group has no member",
                 "nothing reads them, until they are lost to retention",
                 "start its consumers; if they are gone for good: "
                 + log.command(f"groups delete {_name(group)}"),
@@ -59,7 +59,7 @@ def _lag(log: LogView, thresholds: Thresholds) -> Iterator[Diagnosis]:
                 "warning",
                 "lag",
                 _where(group, late),
-                f"{quantity(records, 'record')} wait{age}",
+                f"a lag of {quantity(records, 'record')}{age}",
                 "results are that much late",
                 "see which partitions and members are slow: "
                 + log.command(f"groups describe {_name(group)}"),
