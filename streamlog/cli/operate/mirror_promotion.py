@@ -155,7 +155,8 @@ def _promote_without_loss(
             f"{some_of([each.source_topic for each in left])} of cluster"
             f" {link.source_cluster_id} will take no records any more: its producers get an error,"
             " and continue here. If this cluster does not have everything within"
-            f" {lag_text(patience.timeout_ms)} s, those topics take records again"
+            f" {lag_text(patience.timeout_ms)} s, those topics take records again. Apache Kafka"
+            " can't refuse records: if the source is one, stop its producers first"
         )
         typer.confirm(f"promote {some_of([each.name for each in left])}?", abort=True)
 
