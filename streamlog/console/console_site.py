@@ -29,6 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from streamlog.clock import Clock
+from streamlog.console.connect_desk import ConnectAccess, ConnectDesk
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import follow
@@ -84,6 +85,7 @@ SECTIONS: Final = (
     Section("topics", "Topics"),
     Section("groups", "Groups"),
     Section("schemas", "Schemas"),
+    Section("connectors", "Connectors"),
     Section("brokers", "Brokers"),
     Section("mirrors", "Mirrors"),
     Section("changes", "Changes"),
@@ -125,6 +127,7 @@ class Console:
         operators: Collection[str] | None = None,
         more: MorePages | None = None,
         registry: Callable[[], RegistrySettings | None] = lambda: None,
+        connect: ConnectAccess | None = None,
     ) -> None:
         """Prepare to answer.
 
@@ -134,6 +137,7 @@ class Console:
             operators: the users that may change something; None: the server has no users.
             more: further sections; None: those of the log are all.
             registry: returns where the schema registry is at present; None: there is none.
+            connect: where a Connect service is; None: there is none.
         """
         self._watch, self._clock = watch, clock
         self._more = more
@@ -141,8 +145,10 @@ class Console:
         self._guard = RequestGuard(secrets.token_bytes(32), operators)
         self._changes = deque[Change](maxlen=CHANGES_MAX)
         self._turns = Turns(clock)
-        self._schemas = SchemaDesk(registry, clock)
-        self._views = PageViews(watch, self._changes, self._turns, self._schemas)
+        self._schemas, self._connect = SchemaDesk(registry, clock), ConnectDesk(connect)
+        self._views = PageViews(
+            watch, self._changes, self._turns, schemas=self._schemas, connect=self._connect
+        )
         self._streams = 0
 
     @asynccontextmanager
@@ -160,6 +166,7 @@ class Console:
                 for each in watching:
                     each.cancel()
                 self._schemas.close()
+                self._connect.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -311,7 +318,9 @@ class Console:
 
     async def _change(self, request: Request, parts: Parts, visitor: Visitor) -> Response:
         own = self._more if self._is_own(parts) else None
-        change = change_of(self._watch, parts) if own is None else own.change_of(parts)
+        change = (
+            change_of(self._watch, self._connect, parts) if own is None else own.change_of(parts)
+        )
         if change is None:
             return Response(status_code=NOT_ALLOWED, headers={"allow": "GET, HEAD"})
         # Read before it is refused: what is left of a body would be the next request.

@@ -22,9 +22,11 @@ from streamlog.client.admin.topic_admin import (
     TopicDescription,
 )
 from streamlog.console.cluster_looks import find_mirror, look_at_mirrors
+from streamlog.console.connect_desk import ACTIONS, ConnectDesk
 from streamlog.console.group_looks import look_at_group, offsets_of
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import a, h1, joined
+from streamlog.console.pages.connector_pages import connector, find_connector
 from streamlog.console.pages.group_pages import Move, ResetForm, reset
 from streamlog.console.pages.mirror_pages import mirror
 from streamlog.console.pages.page_layout import View
@@ -76,7 +78,7 @@ class PageChange(msgspec.Struct, frozen=True):
 
 
 def change_of(  # noqa: PLR0911 - one for each change
-    watch: LogWatch, parts: tuple[str, ...]
+    watch: LogWatch, connect: ConnectDesk, parts: tuple[str, ...]
 ) -> PageChange | None:
     """Return the change that a path stands for; None if nothing can be sent there."""
     match parts:
@@ -88,6 +90,11 @@ def change_of(  # noqa: PLR0911 - one for each change
             return PageChange(
                 f"{action} mirror {name}",
                 lambda _, token: _switch_mirror(watch, name, action, token),
+            )
+        case ("connectors", name, action) if action in ACTIONS:
+            return PageChange(
+                f"{action} connector {name}",
+                lambda _, token: _switch_connector(connect, name, action, token),
             )
         case ("topics",):
             return PageChange("create a topic", lambda form, token: create(watch.log, form, token))
@@ -163,6 +170,20 @@ async def _mirror_view(watch: LogWatch, name: str, token: str, error: str) -> Vi
         found = find_mirror(await look_at_mirrors(watch.log), name)
     series = watch.mirror_history.series(name)
     return mirror(found, name, series, {}, token=token, error=error)
+
+
+async def _switch_connector(desk: ConnectDesk, name: str, action: str, token: str) -> Made:
+    """Pause, resume or restart a connector."""
+    what = f"{action} connector {name}"
+    try:
+        await desk.change(name, action)
+    except StreamlogError as error:
+        found = None
+        with suppress(StreamlogError):
+            found = find_connector(await desk.connectors(), name)
+        view = connector(found, name, token=token, error=str(error))
+        return Made(what=what, error=str(error), view=view)
+    return Made(what=what, see=address("connectors", name))
 
 
 # ---- topics ----

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import unquote
 
 from streamlog.console.cluster_looks import cluster_view, find_mirror, look_at_mirrors
+from streamlog.console.connect_desk import ConnectDesk
 from streamlog.console.group_looks import look_at_group, plan_reset
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
@@ -20,6 +21,12 @@ from streamlog.console.message_reader import find
 from streamlog.console.page_changes import look_at_settings
 from streamlog.console.pages.broker_pages import brokers
 from streamlog.console.pages.change_pages import Change, changes
+from streamlog.console.pages.connector_pages import (
+    connector,
+    connectors,
+    find_connector,
+    no_service,
+)
 from streamlog.console.pages.group_pages import (
     GroupLook,
     ResetForm,
@@ -99,11 +106,17 @@ class PageViews:
     """The pages of one console."""
 
     def __init__(
-        self, watch: LogWatch, changes_made: Sequence[Change], turns: Turns, schemas: SchemaDesk
+        self,
+        watch: LogWatch,
+        changes_made: Sequence[Change],
+        turns: Turns,
+        *,
+        schemas: SchemaDesk,
+        connect: ConnectDesk,
     ) -> None:
         """`changes_made` grows while the process runs."""
         self._watch, self._changes, self._turns = watch, changes_made, turns
-        self._schemas = schemas
+        self._schemas, self._connect = schemas, connect
         self._searches = asyncio.Semaphore(SEARCHES_MAX)
 
     async def view(  # noqa: PLR0911 - one for each page
@@ -124,12 +137,18 @@ class PageViews:
                     return await self._of_groups(tuple(rest), query, token)
                 case ("schemas", *rest):
                     return await schema_view(self._schemas, tuple(rest), query)
+                case ("connectors", *rest):
+                    return await _connector_view(self._connect, tuple(rest), query, token)
                 case ("mirrors", *rest):
                     return await self._of_mirrors(tuple(rest), query, token)
                 case ("brokers", tab):
                     return await cluster_view(self._watch.log, tab, query) or no_page()
         except StreamlogError as error:
             return trouble(parts, error)
+        return self._of_sight(parts, query)
+
+    def _of_sight(self, parts: Parts, query: Query) -> View:
+        """Return a page of what the last look found, without a request to the log."""
         sight = self._watch.sight
         match parts:
             case ():
@@ -267,6 +286,18 @@ def no_page() -> View:
         nothing("There is no such page.", "The sections on the left lead to all of them."),
     )
     return View(title="Not found", content=content, is_live=False, status=404)
+
+
+async def _connector_view(desk: ConnectDesk, parts: Parts, query: Query, token: str | None) -> View:
+    if not desk.is_there:
+        return no_service()
+    match parts:
+        case ():
+            return connectors(await desk.connectors(), query)
+        case (name,):
+            return connector(find_connector(await desk.connectors(), name), name, token=token)
+        case _:
+            return no_page()
 
 
 async def schema_view(desk: SchemaDesk, parts: Parts, query: Query) -> View:

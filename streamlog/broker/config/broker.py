@@ -183,6 +183,15 @@ class BrokerConfig:
             is_dynamic=False,
         ),
     )
+    web_connect: str = text(
+        "",
+        NamedSetting(
+            "web.connect",
+            "The Connect service whose connectors the console shows: its URL, or a file with url,"
+            " user, password and ca, a file of authorities. Empty: it shows none.",
+            is_dynamic=False,
+        ),
+    )
     otel_metrics: bool = boolean(
         NamedSetting(
             "otel.metrics",
