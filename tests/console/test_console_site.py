@@ -42,6 +42,8 @@ PAGES = (
     "/console/groups/team%2Fbilling",
     "/console/groups/team%2Fbilling/members",
     "/console/groups/team%2Fbilling/reset?try=1&target=latest",
+    "/console/schemas",
+    "/console/connectors",
     "/console/brokers",
     "/console/brokers/moves",
     "/console/brokers/quotas",
