@@ -300,6 +300,11 @@ class SimulatedDisk:
             raise _error(errno.EIO, path)
         names.sync()
 
+    def sync_disk(self, path: str) -> bool:
+        """See the port: each file is synced by itself here, with a fault of its own."""
+        self._directory(path)
+        return False
+
     def space(self, path: str) -> DiskSpace:
         """See the port."""
         self._directory(path)

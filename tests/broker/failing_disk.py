@@ -64,3 +64,7 @@ class FailingDisks(DiskFiles):
     def sync_directory(self, path: str) -> None:
         self._check(path)
         super().sync_directory(path)
+
+    def sync_disk(self, path: str) -> bool:
+        self._check(path)
+        return super().sync_disk(path)

@@ -70,7 +70,13 @@ from streamlog.broker.storage.topic_state import (
     retargeted,
     topic_state,
 )
-from streamlog.broker.storage.volumes import Volume, Volumes, lock_directory, open_volume
+from streamlog.broker.storage.volumes import (
+    Volume,
+    Volumes,
+    end_recovery,
+    lock_directory,
+    open_volume,
+)
 from streamlog.errors import (
     LogDirectoryError,
     LogDirectoryFailed,
@@ -119,7 +125,6 @@ class LogDirectory:
         """The directories, each on a disk of its own."""
         self._checkpoints = LogCheckpoints(self._catalog)
         self.listener = ListenerFile(self._catalog)
-        """The file with the broker's address; `write_listener` writes it."""
         self._minimum_ends: Mapping[str, int] = {}
         self._topics: dict[str, TopicState] = {}
         self._copied: dict[str, int] = {}
@@ -239,8 +244,7 @@ class LogDirectory:
         if name in self._topics:
             raise TopicExists(f"topic {name!r} already exists")
         check_partition_count(name, partitions, least=1)
-        topic_id = new_topic_id() if topic_id is None else topic_id
-        self.host([HostedTopic(name, topic_id, range(partitions), configs or {})])
+        self.host([HostedTopic(name, topic_id or new_topic_id(), range(partitions), configs or {})])
         return self._topics[name]
 
     def host(self, hosted: Iterable[HostedTopic]) -> None:
@@ -307,22 +311,19 @@ class LogDirectory:
         logs: dict[int, PartitionLog] = {}
         directories: dict[int, str] = {}
         for number, volume in placed.items():
-            folder = f"{volume.path}/{partition_folder(topic.topic_id, number)}"
-            label = f"{topic.name}-{number}"
+            folder, name = partition_folder(topic.topic_id, number), f"{topic.name}-{number}"
+            path = f"{volume.path}/{folder}"
             with self._volume_errors(volume):
                 log = PartitionLog.create(
-                    volume.files, folder, name=label, config=topic.config, rolls=self.rolls
+                    volume.files, path, name=name, config=topic.config, rolls=self.rolls
                 )
             created.append((volume, log))
             self._watch(volume, log)
             logs[number] = log
             if volume is not self.volumes.first:
                 directories[number] = volume.directory_id
-        return replace(
-            topic,
-            partitions={**topic.partitions, **logs},
-            directories={**topic.directories, **directories},
-        )
+        logs, directories = topic.partitions | logs, {**topic.directories, **directories}
+        return replace(topic, partitions=logs, directories=directories)
 
     def _placed(
         self, topic: str, numbers: Iterable[int], counts: Counter[Volume]
@@ -847,6 +848,9 @@ class LogDirectory:
         placed = [self._placed_again(entry, names) for entry in entries]
         for entry in placed:
             self._open_topic(entry, checkpoints, names, ends)
+        for volume in self.volumes:
+            with self._volume_errors(volume):
+                end_recovery(volume, [self.log(*each) for each in self.partitions_in(volume)])
         if placed != entries:
             self._write_topics(self._topics.values())
         with unless_full("the end of a deletion"):
@@ -998,6 +1002,7 @@ class LogDirectory:
                 recovery_point=point,
                 log_start_offset=start,
                 rolls=self.rolls,
+                defers_sync=True,
             )
             self._watch(volume, logs[number])
             # The checkpoint may know of records that other brokers have committed and that were not

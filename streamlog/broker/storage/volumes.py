@@ -39,8 +39,13 @@ from streamlog.replace import replace
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.disk.files import DiskSpace, File, Files
+    from streamlog.broker.storage.log.partition_log import PartitionLog
 
 _logger = repeated.logger(__name__)
+
+SYNCED_ALONE_MAX = 64
+"""Above this, a start after a crash syncs the disk as a whole. That may also write what other
+programs have left in the page cache, but thousands of syncs, one after the other, take minutes."""
 
 
 class Volume:
@@ -239,3 +244,15 @@ def _identify(files: Files, path: str, first: Identity) -> Identity:
             " log.dirs: put that one first, or use an empty directory"
         )
     return identity
+
+
+def end_recovery(volume: Volume, logs: Collection[PartitionLog]) -> None:
+    """Sync what opening the logs of a directory found, and count it as synced.
+
+    Raises:
+        OSError, LogDirectoryFailed: the disk refused.
+    """
+    many = sum(log.awaits_sync for log in logs) > SYNCED_ALONE_MAX
+    is_on_disk = many and volume.files.sync_disk(volume.path)
+    for log in logs:
+        log.end_recovery(is_on_disk=is_on_disk)

@@ -337,6 +337,10 @@ class Files(Protocol):
         """Sync the names in a directory to disk."""
         ...
 
+    def sync_disk(self, path: str) -> bool:
+        """Sync all files and names of the disk that `path` is on; False if it can't be asked to."""
+        ...
+
     def space(self, path: str) -> DiskSpace:
         """Return the space of the disk that a directory is on."""
         ...
@@ -393,6 +397,10 @@ class DiskFiles:
     def sync_directory(self, path: str) -> None:
         """See `Files`."""
         self._files.sync_directory(path)
+
+    def sync_disk(self, path: str) -> bool:
+        """See `Files`."""
+        return self._files.sync_disk(path)
 
     def space(self, path: str) -> DiskSpace:
         """See `Files`."""

@@ -278,6 +278,12 @@ class MemoryFiles:
         self.admit_sync()
         names.durable = dict(names.entries)
 
+    def sync_disk(self, path: str) -> bool:
+        self._directory(path)
+        self.admit_sync()
+        self._settle(self._root)
+        return True
+
     def space(self, path: str) -> DiskSpace:
         self._directory(path)
         if self.capacity_bytes is None:
@@ -314,6 +320,14 @@ class MemoryFiles:
         if isinstance(entry, _Names):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return entry
+
+    def _settle(self, names: _Names) -> None:
+        names.durable = dict(names.entries)
+        for entry in names.entries.values():
+            if isinstance(entry, _Names):
+                self._settle(entry)
+            else:
+                entry.durable = bytes(entry.data)
 
     def _revert(self, names: _Names, torn: Tear | None) -> None:
         # A name that was not synced is gone, and with a directory's name everything in it.

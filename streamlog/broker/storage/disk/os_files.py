@@ -7,6 +7,7 @@ Rules of this module: it is the only module of the broker that opens files.
 # ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH208 - the port's paths are strings
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -234,6 +235,19 @@ class OsFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def sync_disk(self, path: str) -> bool:
+        sync = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)  # Linux has it.
+        if sync is None:
+            return False
+        descriptor = self._descriptor(path, os.O_RDONLY)
+        try:
+            if sync(descriptor):
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code), path)
+        finally:
+            os.close(descriptor)
+        return True
 
     def space(self, path: str) -> DiskSpace:
         found = os.statvfs(path)

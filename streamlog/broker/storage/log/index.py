@@ -89,6 +89,18 @@ class SparseIndex:
         self.clear()
         self.trim()
 
+    def exists(self) -> bool:
+        """Whether there is a file.
+
+        Raises:
+            OSError: it can't be read.
+        """
+        try:
+            self._files.open(self.path).close()
+        except FileNotFoundError:
+            return False
+        return True
+
     def begin(self) -> None:
         """Begin without a file; the first `flush` or `trim` of entries creates it."""
         self.clear()
@@ -354,6 +366,10 @@ class Indexes:
         """Create the files, empty."""
         self.offsets.create()
         self.times.create()
+
+    def exist(self) -> bool:
+        """Whether one of the files exists."""
+        return self.offsets.exists() or self.times.exists()
 
     def begin(self) -> None:
         """Begin without files."""

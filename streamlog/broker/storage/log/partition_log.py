@@ -265,6 +265,7 @@ class PartitionLog:
         log_start_offset: int = START_OFFSET,
         read_only: bool = False,
         rolls: RollBudget[PartitionLog] | None = None,
+        defers_sync: bool = False,
     ) -> PartitionLog:
         """Open the log in `directory`.
 
@@ -273,7 +274,8 @@ class PartitionLog:
         `recovery_point` can be torn: what is missing there is damage. Records before
         `log_start_offset` were deleted; their remaining files are removed now. With `read_only`
         nothing on disk changes, and the end is what it was when it was read, as a broker may be
-        writing. Damage is not an error: it is in `recovery`, and logged.
+        writing. Damage is not an error: it is in `recovery`, and logged. With `defers_sync`, call
+        `end_recovery` before the log is used.
 
         Raises:
             LogDirectoryError: the disk refused.
@@ -316,6 +318,8 @@ class PartitionLog:
                     known_epoch=log._segments.newest_epoch,
                 )
                 log._take_over()
+                if not defers_sync:
+                    log.end_recovery()
         return log
 
     @property
@@ -889,12 +893,27 @@ class PartitionLog:
             # What recovery found sound may be only in the page cache, and a sync of the previous
             # process may have failed on it. Write it again and sync it before it counts as synced.
             with self._disk.errors:
-                found = self._segments.rewrite_unsynced(self.recovery, self.recovery_point)
-            self._sync(found)
+                self._segments.rewrite_unsynced(self.recovery, self.recovery_point)
         if self.recovery.scanned_segments:
             self._segments.note_unwritten_indexes(
                 self._segments.last(self.recovery.scanned_segments)
             )
+
+    @property
+    def awaits_sync(self) -> bool:
+        """Whether recovery found records that may be only in the page cache."""
+        return self.recovery.unsynced_segments > 0
+
+    def end_recovery(self, *, is_on_disk: bool = False) -> None:
+        """Count what recovery found as synced; sync it first, unless it `is_on_disk`.
+
+        Raises:
+            LogDirectoryFailed: the disk refused.
+        """
+        if is_on_disk:
+            self._segments.has_unsynced_names = False
+        elif self.awaits_sync:
+            self._sync(self._segments.last(self.recovery.unsynced_segments))
         # A log with a damaged end had more on disk than it shows: the recovery point stays.
         self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
 

@@ -308,7 +308,8 @@ class Segment:
             return
         with closing(self._files.open(self.path, writable=True)) as file:
             file.sync()
-        if self.loaded and self._appended.is_closed:
+        # Those of the active segment are rebuilt from the log after a crash.
+        if self.loaded and self._sealed:
             self.write_if_space(self.keep_indexes)
 
     def files_to_sync(self) -> list[File]:
@@ -480,7 +481,10 @@ class Segment:
                 position, offset = found
                 self._note_damage(reason, position, offset)
                 self._add_entry(position, offset)
-        self.write_if_space(self.trim_indexes)
+        # A few batches have no entries. After a crash, thousands of segments may be like that: none
+        # gets index files before it is sealed or closed.
+        if len(self._offsets) or len(self.aborted) or self._indexes.exist():
+            self.write_if_space(self.trim_indexes)
         self.loaded = True
         return reason
 

@@ -312,12 +312,10 @@ class Segments:
         """The highest leader epoch of the batches read so far; -1 without one."""
         return max(segment.leader_epoch for segment in self._chain)
 
-    def rewrite_unsynced(self, of: recovery.Recovery, offset: int) -> list[Segment]:
-        """Rewrite the segments that recovery found unsynced, from `offset` on; return them."""
-        found = self.last(of.unsynced_segments)
-        for segment in found:
+    def rewrite_unsynced(self, of: recovery.Recovery, offset: int) -> None:
+        """Rewrite the segments that recovery found unsynced, from `offset` on."""
+        for segment in self.last(of.unsynced_segments):
             recovery.rewrite(self._files, segment, offset)
-        return found
 
     def last(self, count: int) -> list[Segment]:
         """Return the newest `count` segments without loading them."""

@@ -129,6 +129,8 @@ def _read(files: Files, path: str) -> list[EndedTransaction] | None:
         return []
 
 
+UNINDEXED_BYTES_MAX = 4096
+"""How much of a segment may have no index entry, by the default of `index.interval.bytes`."""
 _OFFSET_ENTRY = Struct(">II")
 _TIME_ENTRY = Struct(">qI")
 
@@ -139,12 +141,16 @@ class IndexAudit:
     def __init__(self, files: Files, segment: RawSegment) -> None:
         self._segment = segment
         self._wrong: dict[str, str] = {}
+        self._missing: set[str] = set()
         self._positions = dict(self._read(files, INDEX_SUFFIX, _OFFSET_ENTRY))
         times = self._read(files, TIME_INDEX_SUFFIX, _TIME_ENTRY)
         self._times = {relative: timestamp_ms for timestamp_ms, relative in times}
 
     def meet(self, position: int, batch: RecordBatch) -> None:
         """Add the next sound batch of the segment, at `position`."""
+        # A segment gets its index files, both, when it has entries for them, or is sealed.
+        if len(self._missing) == 1 or (self._missing and position >= UNINDEXED_BYTES_MAX):
+            self._wrong |= dict.fromkeys(self._missing, "it is missing")
         relative = batch.base_offset - self._segment.base_offset
         if self._positions.get(relative) == position:
             del self._positions[relative]
@@ -169,7 +175,7 @@ class IndexAudit:
         try:
             data = read_file(files, self._segment.index_path(suffix))
         except FileNotFoundError:
-            self._wrong[suffix] = "it is missing"
+            self._missing.add(suffix)
             return []
         # Preallocated space is zeros; no entry is all zeros.
         size_bytes = len(data.rstrip(b"\0"))

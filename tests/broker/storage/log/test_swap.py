@@ -95,6 +95,10 @@ class MortalFiles:
         self.act()
         self._files.sync_directory(path)
 
+    def sync_disk(self, path: str) -> bool:
+        self.act()
+        return self._files.sync_disk(path)
+
     def __getattr__(self, name: str) -> object:
         return getattr(self._files, name)
 
