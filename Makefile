@@ -114,6 +114,9 @@ lint-docs: $(VENV)/.docs $(VALE) ## style and spelling of the documentation: val
 	$(VALE) README.md CONTRIBUTING.md SECURITY.md docs changelog.d
 	$(BIN)/codespell
 
+pictures: $(VENV)/.dev ## the console as pictures in docs/images, by Chromium; needs Debian's package chromium
+	@$(BIN)/python -m tools.pictures
+
 figures: $(VENV)/.dev ## the figures of the documentation that code draws, as SVG in docs/images
 	@$(BIN)/python -m tools.figures
 
