@@ -21,7 +21,7 @@ from rich.table import Table as Grid
 
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.cli.session import LogOption, Session, ask
-from streamlog.cli.terminal import out, say
+from streamlog.cli.terminal import JsonOption, print_grid, say
 from streamlog.client.admin import Admin
 from streamlog.client.admin.security_admin import Acl, AclFilter, shown, word
 from streamlog.errors import UsageError
@@ -123,6 +123,7 @@ def acls_list(
     group: Groups = None,
     transactional_id: Transactions = None,
     cluster: Cluster = False,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """List all ACLs, or those that apply to the named resources."""
@@ -137,7 +138,7 @@ def acls_list(
         # An ACL for a prefix may match several of the names.
         return list(dict.fromkeys(found))
 
-    out().print(_grid(ask(context.obj, log, look, config=_config())))
+    print_grid(_grid(ask(context.obj, log, look, config=_config())), as_json=as_json)
 
 
 @acls.command("add")
@@ -302,7 +303,9 @@ AnyClientId = Annotated[
 
 
 @quotas.command("list")
-def quotas_list(context: typer.Context, log: LogOption = None) -> None:
+def quotas_list(
+    context: typer.Context, *, as_json: JsonOption = False, log: LogOption = None
+) -> None:
     """List all quotas, in bytes per second."""
     session: Session = context.obj
     grid = Grid("user", "client id", "producer", "consumer")
@@ -315,7 +318,7 @@ def quotas_list(context: typer.Context, log: LogOption = None) -> None:
             f"{each.rates[key]:.0f}" if key in each.rates else "" for key in (PRODUCER, CONSUMER)
         ]
         grid.add_row(*entity, *rates)
-    out().print(grid)
+    print_grid(grid, as_json=as_json)
 
 
 @quotas.command("set")
@@ -452,18 +455,29 @@ def remove(
 
 
 @users.command("list")
-def list_users(context: typer.Context, file: FileOption = None, log: LogOption = None) -> None:
+def list_users(
+    context: typer.Context,
+    file: FileOption = None,
+    *,
+    as_json: JsonOption = False,
+    log: LogOption = None,
+) -> None:
     """List the users with passwords, and their SASL mechanisms."""
     session: Session = context.obj
     if file is not None:
+        grid = Grid("user")
         for name in sorted(read_users(file).users):
-            say(name)
+            grid.add_row(name)
+            if not as_json:
+                say(name)
+        if as_json:
+            print_grid(grid, as_json=True)
         return
     described = ask(session, log, lambda admin: admin.list_users())
     grid = Grid("user", "mechanisms")
     for name, mechanisms in sorted(described.items()):
         grid.add_row(name, ", ".join(each.sasl_name for each in sorted(mechanisms)))
-    out().print(grid)
+    print_grid(grid, as_json=as_json)
 
 
 def _password(user: str) -> str:

@@ -24,7 +24,13 @@ from streamlog.cli.output.record_format import (
     as_object,
 )
 from streamlog.cli.records_commands import key_bytes
-from streamlog.cli.session import LogOption, Session, serve, use_registry_of
+from streamlog.cli.session import (
+    LogOption,
+    Session,
+    complete_topics,
+    serve,
+    use_registry_of,
+)
 from streamlog.cli.terminal import say
 from streamlog.cli.topics_command import partitions_of
 from streamlog.client.consumer import Consumer
@@ -131,7 +137,9 @@ class ConsumeRange(msgspec.Struct, frozen=True, kw_only=True):
 
 def consume(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="Any topic of the log.")],
+    topic: Annotated[
+        str, typer.Argument(help="Any topic of the log.", autocompletion=complete_topics)
+    ],
     *,
     from_beginning: BeginningOption = False,
     offset: OffsetOption = None,

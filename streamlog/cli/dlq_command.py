@@ -18,7 +18,7 @@ from rich.table import Table as Grid
 
 from streamlog.cli.output.plain_text import text_of
 from streamlog.cli.session import LogOption, Session, with_log
-from streamlog.cli.terminal import out, say
+from streamlog.cli.terminal import JsonOption, out, print_grid, say
 from streamlog.cli.topics_command import partitions_of
 from streamlog.errors import UsageError, quantity
 from streamlog.log import Log
@@ -63,6 +63,7 @@ def dlq_list(
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="List at most this many.")
     ] = LIST_DEFAULT,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """List dead letters: where each came from, and its error."""
@@ -80,10 +81,11 @@ def dlq_list(
     grid = Grid("letter", "time", "source", "operator", "error", "attempts", "key", "value")
     for letter in found:
         grid.add_row(*map(escape, _row(letter)))
-    console = out(markup=True)
-    console.print(grid)
+    print_grid(grid, as_json=as_json, markup=True)
+    if as_json:
+        return
     count = quantity(len(found), "letter")
-    console.print(f"{'the first ' if len(found) == limit else ''}{count} in {name}")
+    out(markup=True).print(f"{'the first ' if len(found) == limit else ''}{count} in {name}")
 
 
 @dlq.command("replay")

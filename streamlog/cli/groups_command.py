@@ -16,8 +16,8 @@ import msgspec
 import typer
 from rich.table import Table as Grid
 
-from streamlog.cli.session import LogOption, ask, with_log
-from streamlog.cli.terminal import out, say
+from streamlog.cli.session import LogOption, ask, complete_groups, with_log
+from streamlog.cli.terminal import JsonOption, out, print_grid, say
 from streamlog.client.admin.group_admin import (
     GroupDescription,
     GroupMemberDescription,
@@ -37,7 +37,7 @@ from streamlog.record import TopicPartition
 
 groups = typer.Typer(help="The consumer groups of a log.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The group.")]
+Name = Annotated[str, typer.Argument(help="The group.", autocompletion=complete_groups)]
 TopicsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -63,6 +63,8 @@ def groups_list(
         list[str] | None,
         typer.Option("--state", help="Only groups in this state (Stable, Empty, ...); repeatable."),
     ] = None,
+    *,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """List consumer groups with their protocol and state."""
@@ -70,7 +72,7 @@ def groups_list(
     grid = Grid("group", "kind", "state")
     for each in listed:
         grid.add_row(each.group_id, each.kind, each.state)
-    out().print(grid)
+    print_grid(grid, as_json=as_json)
 
 
 class _Described(msgspec.Struct, frozen=True):

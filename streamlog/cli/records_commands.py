@@ -22,7 +22,13 @@ import msgspec
 import typer
 
 from streamlog.cli.output.record_format import raw_bytes
-from streamlog.cli.session import LogOption, Session, run, use_registry_of
+from streamlog.cli.session import (
+    LogOption,
+    Session,
+    complete_topics,
+    run,
+    use_registry_of,
+)
 from streamlog.cli.terminal import parse_name_values, say
 from streamlog.cli.topics_command import partitions_of
 from streamlog.client.producer import Producer
@@ -196,9 +202,15 @@ NullOption = Annotated[
 ]
 
 
+TopicArgument = Annotated[
+    str,
+    typer.Argument(help="A topic of the app, or any without -A.", autocompletion=complete_topics),
+]
+
+
 def send(
     context: typer.Context,
-    topic: Annotated[str, typer.Argument(help="A topic of the app, or any without -A.")],
+    topic: TopicArgument,
     value: Annotated[
         str | None,
         typer.Argument(help="The value: plain text for str, bytes and numbers, else JSON."),

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -25,8 +26,13 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import typer
 
-from streamlog.cli.cluster_profiles import LOG_VARIABLE, AppliedProfile
-from streamlog.errors import UsageError
+from streamlog.cli.cluster_profiles import (
+    LOG_VARIABLE,
+    AppliedProfile,
+    apply_profiles,
+    nearest,
+)
+from streamlog.errors import LogError, StreamlogError, UsageError
 from streamlog.interrupts import EXIT_INTERRUPTED, exiting_at_once, interruptible
 from streamlog.metrics.event_loop import MeasuredLoop
 from streamlog.properties import read_properties
@@ -298,6 +304,69 @@ async def use_registry_of(log: Log, app: App) -> None:
         app.schemas.use(SchemaBook(RegistrySettings.of(url)))
 
 
+QUOTED = re.compile(r"'([^']+)'")
+"""A name in an error."""
+
+
+async def hinted(log: Log, error: LogError) -> LogError:
+    """Return an error about an unknown topic or group with the names that are most like it."""
+    from streamlog.protocol.error_codes import ErrorCode  # noqa: PLC0415 - see above
+
+    if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        known = [each.name for each in await log.admin().list_topics()]
+    elif error.code == ErrorCode.GROUP_ID_NOT_FOUND:
+        known = [each.group_id for each in await log.admin().list_groups()]
+    else:
+        return error
+    hints = [nearest(name, known) for name in QUOTED.findall(str(error)) if name not in known]
+    hint = next((each for each in hints if each), "")
+    if not hint or "did you mean" in str(error):
+        return error
+    return type(error)(f"{error}{hint}", code=error.code)
+
+
+COMPLETION_S = 3
+"""A shell waits for names for so long."""
+
+
+def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics that begin so, for the shell."""
+
+    async def names(log: Log) -> list[str]:
+        return [each.name for each in await log.admin().list_topics()]
+
+    return _complete(context, incomplete, names)
+
+
+def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the groups that begin so, for the shell."""
+
+    async def names(log: Log) -> list[str]:
+        return [each.group_id for each in await log.admin().list_groups()]
+
+    return _complete(context, incomplete, names)
+
+
+def _complete(
+    context: typer.Context, incomplete: str, names: Callable[[Log], Awaitable[list[str]]]
+) -> list[str]:
+    given = context.find_root().params
+
+    async def main() -> list[str]:
+        async with asyncio.timeout(COMPLETION_S):
+            app = given.get("app")
+            session = Session(None if app is None else load_app(app), given.get("security"))
+            session.profile = apply_profiles(given.get("cluster"), os.environ, has_app=bool(app))
+            async with session.open(context.params.get("log")) as log:
+                return await names(log)
+
+    try:
+        found = run(main())
+    except (StreamlogError, TimeoutError, ImportError):
+        return []  # A shell has no use for an error: the command reports it.
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
 def with_log(
     session: Session,
     log: str | None,
@@ -310,7 +379,10 @@ def with_log(
 
     async def main() -> T:
         async with session.open(log, create=create, config=config) as opened:
-            return await use(opened)
+            try:
+                return await use(opened)
+            except LogError as error:
+                raise await hinted(opened, error) from error
 
     return run(main())
 

@@ -7,14 +7,16 @@ precedes the line. Any other error is a bug of streamlog and shows its whole tra
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
@@ -23,6 +25,7 @@ from streamlog.errors import ProcessingError, StreamlogError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as Grid
 
 OUTPUT_COLUMNS = 200
 PACKAGE = Path(__file__).parent.parent
@@ -51,6 +54,40 @@ def out(*, markup: bool = False) -> Console:
 
     width = None if sys.stdout.isatty() else OUTPUT_COLUMNS
     return PlainConsole(highlight=False, width=width, markup=markup, emoji=False)
+
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def print_grid(grid: Grid, *, as_json: bool, markup: bool = False) -> None:
+    """Print a table, or a JSON list with an object for each of its rows.
+
+    Names are those of the columns. Whole numbers become numbers, and `-` becomes null.
+    """
+    if not as_json:
+        out(markup=markup).print(grid)
+        return
+    names = [str(column.header).replace(" ", "_") for column in grid.columns]
+    rows = zip(*(column.cells for column in grid.columns), strict=True)
+    found = [
+        {name: _cell(str(cell), markup=markup) for name, cell in zip(names, row, strict=True)}
+        for row in rows
+    ]
+    typer.echo(json.dumps(found, ensure_ascii=False))
+
+
+def _cell(text: str, *, markup: bool) -> str | int | None:
+    if markup:
+        from rich.markup import render  # noqa: PLC0415 - a broker starts faster without
+
+        text = render(text).plain
+    if text == "-":
+        return None
+    # Not each text of digits: an id of many digits, or one with a leading zero, stays a text.
+    return int(text) if _NUMBER.fullmatch(text) else text
+
+
+_NUMBER: Final = re.compile(r"-?(0|[1-9]\d{0,17})")
 
 
 def say(text: str, *, err: bool = False) -> None:

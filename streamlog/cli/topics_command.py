@@ -7,6 +7,7 @@ belongs in its file (docs/configuration.md).
 
 from __future__ import annotations
 
+import json
 import secrets
 from base64 import urlsafe_b64encode
 from typing import Annotated, Final, Literal, TypeAlias
@@ -15,8 +16,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from streamlog.cli.session import LogOption, Session, ask, run
-from streamlog.cli.terminal import out, parse_name_values, say
+from streamlog.cli.session import LogOption, Session, ask, complete_topics, hinted, run
+from streamlog.cli.terminal import JsonOption, out, parse_name_values, print_grid, say
 from streamlog.client.admin import Admin
 from streamlog.client.admin.config_admin import ALL_BROKERS, Append, Change, ConfigEntry, Subtract
 from streamlog.client.admin.topic_admin import PARTITIONS_DEFAULT, REPLICAS_DEFAULT, NewTopic
@@ -78,6 +79,7 @@ def configs_describe(
     everything: Annotated[
         bool, typer.Option("--all", help="Include defaults, and explain every setting.")
     ] = False,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Show the settings of a topic or broker, and where each was set; or the levels of loggers.
@@ -97,7 +99,7 @@ def configs_describe(
     for each in sorted(shown, key=lambda each: each.name):
         meaning = [escape(each.documentation or "")] if everything else []
         grid.add_row(each.name, escape(_value(each)), each.source, *meaning)
-    out(markup=True).print(grid)
+    print_grid(grid, as_json=as_json, markup=True)
 
 
 @configs.command("alter")
@@ -203,6 +205,7 @@ def topics_list(
     internal: Annotated[
         bool, typer.Option("--internal", help="Include the log's internal topics.")
     ] = False,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """List topics and their numbers of partitions."""
@@ -210,7 +213,7 @@ def topics_list(
     grid = Grid("topic", "partitions")
     for each in sorted(described, key=lambda each: each.name):
         grid.add_row(each.name, str(each.partitions))
-    out().print(grid)
+    print_grid(grid, as_json=as_json)
 
 
 @topics.command("create")
@@ -270,7 +273,9 @@ def topics_delete(
 @topics.command("describe")
 def topics_describe(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The topic.")],
+    name: Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)],
+    *,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Show the partitions of a topic with their first and next offsets."""
@@ -290,9 +295,10 @@ def topics_describe(
         return grid, notes
 
     grid, notes = run(main())
-    out().print(grid)
+    print_grid(grid, as_json=as_json)
     for note in notes:
-        say(note)
+        # With --json, standard output has nothing but JSON.
+        say(note, err=as_json)
 
 
 async def _seal(log: Log, topic: str) -> list[str]:
@@ -394,7 +400,10 @@ async def partitions_of(log: Log, topic: str) -> list[TopicPartition]:
     Raises:
         UnknownTopicOrPartition: there is no such topic.
     """
-    (described,) = await log.admin().describe_topics([topic])
+    try:
+        (described,) = await log.admin().describe_topics([topic])
+    except LogError as error:
+        raise await hinted(log, error) from error
     return [TopicPartition(topic, number) for number in range(described.partitions)]
 
 
@@ -410,15 +419,25 @@ Name = Annotated[
 
 
 @client_metrics.command("list")
-def client_metrics_list(context: typer.Context, *, log: LogOption = None) -> None:
+def client_metrics_list(
+    context: typer.Context, *, as_json: JsonOption = False, log: LogOption = None
+) -> None:
     """List the names of the subscriptions."""
-    for name in ask(context.obj, log, lambda admin: admin.list_client_metrics()):
+    names = ask(context.obj, log, lambda admin: admin.list_client_metrics())
+    if as_json:
+        typer.echo(json.dumps([*names]))
+        return
+    for name in names:
         out().print(name)
 
 
 @client_metrics.command("describe")
 def client_metrics_describe(
-    context: typer.Context, *, name: Name = None, log: LogOption = None
+    context: typer.Context,
+    *,
+    name: Name = None,
+    as_json: JsonOption = False,
+    log: LogOption = None,
 ) -> None:
     """Show a subscription, or all of them."""
 
@@ -430,7 +449,7 @@ def client_metrics_describe(
     for each, configs in ask(context.obj, log, look).items():
         values = (configs[setting].value or "" for setting in SETTINGS.values())
         grid.add_row(escape(each), *map(escape, values))
-    out(markup=True).print(grid)
+    print_grid(grid, as_json=as_json, markup=True)
 
 
 @client_metrics.command("alter")

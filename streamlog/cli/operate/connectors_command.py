@@ -25,7 +25,7 @@ import typer
 from rich.table import Table as Grid
 
 from streamlog.cli.session import LogOption, Session, with_log
-from streamlog.cli.terminal import out, say
+from streamlog.cli.terminal import JsonOption, print_grid, say
 from streamlog.clock import SystemClock
 from streamlog.connect.herding.herder_requests import ConnectRefusal
 from streamlog.connect_service.configured import ALLOW_EXEC
@@ -210,7 +210,7 @@ class ConnectAnswer(StreamlogError):
 
 
 @connectors.command("list")
-def list_connectors(*, connect: UrlOption = "") -> None:
+def list_connectors(*, as_json: JsonOption = False, connect: UrlOption = "") -> None:
     """Print all connectors with their states."""
     found = ask_connect(connect, "GET", "/connectors?expand=status&expand=info")
     grid = Grid("connector", "type", "class", "state", "tasks")
@@ -221,7 +221,7 @@ def list_connectors(*, connect: UrlOption = "") -> None:
         kind = info.get("config", {}).get("connector.class", "").rpartition(".")[2]
         state = status.get("connector", {}).get("state", "UNASSIGNED")
         grid.add_row(name, info.get("type", ""), kind, state, counts)
-    out().print(grid)
+    print_grid(grid, as_json=as_json)
 
 
 @connectors.command("describe")
@@ -435,6 +435,7 @@ def restart(
 def plugins(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
     *,
+    as_json: JsonOption = False,
     connect: UrlOption = "",
 ) -> None:
     """Print the installed connectors, or the settings of one."""
@@ -449,7 +450,7 @@ def plugins(
         ):
             default = "(required)" if each["required"] else each["default_value"] or ""
             grid.add_row(each["name"], each["type"], default, each["documentation"])
-    out().print(grid)
+    print_grid(grid, as_json=as_json)
 
 
 @connectors.command("offsets")
