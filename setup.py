@@ -51,16 +51,19 @@ LEVELS = {
     "streamlog/records/record_scan": "-O3",
     "streamlog/records/batch": "-O2",
     "streamlog/records/arrow_rows": "-O2",
+    "streamlog/records/builder": "-O2",
     "streamlog/records/byte_spans": "-O2",
     "streamlog/records/record_columns": "-O2",
+    "streamlog/connect/arrow_columns/value_buffers": "-O2",
     "streamlog/connect/row_spans/copied_rows": "-O2",
     "streamlog/connectors/postgres_cdc/row_reader": "-O2",
     "streamlog/connectors/syslog/bsd_message_scan": "-O2",
     "streamlog/tables/folds/folding": "-O2",
+    "streamlog/tables/folds/plain_values": "-O2",
     "streamlog/processing/windows/window_fold": "-O2",
 }
-"""Modules whose paths would take over 3 % more instructions at -O1 than at -O3, which takes twice
-as long to compile: `python -m benchmarks.hot_paths` counts."""
+"""Modules whose paths would take over 3 % more instructions or time at -O1 than at -O3, which takes
+twice as long to compile: `make bench-instructions` counts."""
 DIRECTIVES = {
     "language_level": "3",
     "annotation_typing": False,  # the .pxd decides on types, not the annotations for mypy
