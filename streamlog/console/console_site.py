@@ -142,6 +142,9 @@ class Console:
         self._watch, self._clock = watch, clock
         self._more = more
         self._own = frozenset() if more is None else frozenset(each.name for each in more.sections)
+        # A worker has no setting that names a Connect service: the page would lead nowhere.
+        without = {"connectors"} if more is not None and connect is None else set[str]()
+        self._hidden = self._own | without
         self._guard = RequestGuard(secrets.token_bytes(32), operators)
         self._changes = deque[Change](maxlen=CHANGES_MAX)
         self._turns = Turns(clock)
@@ -231,7 +234,7 @@ class Console:
         own, caption = ((), "") if self._more is None else (self._more.sections, self._more.caption)
         cluster = f"cluster {sight.cluster_id}" if sight.cluster_id else ""
         return Frame(
-            sections=(first, *own, *(each for each in SECTIONS if each.name not in self._own)),
+            sections=(first, *own, *(each for each in SECTIONS if each.name not in self._hidden)),
             current=parts[0] if parts else "overview",
             cluster=caption or cluster,
             user=visitor.user,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Final
 
 from streamlog.console.app_pages.letter_pages import late_and_dead
@@ -26,6 +27,7 @@ from streamlog.console.worker_console.record_samples import RecordSamples
 from streamlog.errors import StreamlogError
 from streamlog.http_access.passwords import PasswordGuard
 from streamlog.listening import is_local, parse_address
+from streamlog.registry_client import RegistrySettings
 from streamlog.transport.security import Security
 from streamlog.worker.program import Program
 from streamlog.worker.worker_sites import ServedConsole, WorkerView
@@ -58,9 +60,21 @@ def site_of(view: WorkerView, *, security: Security | None = None) -> ServedCons
         # Of a hundred workers, none looks at the whole log for pages that are not open.
         idle_ms=None,
     )
-    console = Console(watch, clock, operators=operators, more=AppViews(view, AppWatch(view, clock)))
+    console = Console(
+        watch,
+        clock,
+        operators=operators,
+        more=AppViews(view, AppWatch(view, clock)),
+        registry=partial(_registry_of, view),
+    )
     guarded = console if passwords is None else PasswordGuard(console, passwords, is_open=_none)
     return ServedConsole(ROOT, guarded, console.running)
+
+
+def _registry_of(view: WorkerView) -> RegistrySettings | None:
+    """Return the registry of the app, else the one that the log serves, if there is one."""
+    given, url = view.start.program.schema_registry, view.start.log.registry_url
+    return RegistrySettings.of(url) if given is None and url else given
 
 
 def _none(_path: str) -> bool:
