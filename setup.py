@@ -56,6 +56,7 @@ LEVELS = {
     "streamlog/records/record_columns": "-O2",
     "streamlog/connect/arrow_columns/value_buffers": "-O2",
     "streamlog/connect/row_spans/copied_rows": "-O2",
+    "streamlog/connect/row_spans/json_rows": "-O2",
     "streamlog/connectors/postgres_cdc/row_reader": "-O2",
     "streamlog/connectors/syslog/bsd_message_scan": "-O2",
     "streamlog/tables/folds/folding": "-O2",
