@@ -322,12 +322,12 @@ FIGURES = {
     "phrases": Figure("banned phrases in texts", banned_phrases, 0),
 }
 BARS: dict[str, float] = {
-    "modules": 1007,
+    "modules": 1011,
     # The ports of connectors have the names that Kafka Connect gives them (Schema, Field, ...).
     "classes": 7,
     # `worker/connect` is what `connect` is in the worker.
     "basenames": 25,
-    "small": 64,
+    "small": 66,
     "folders": 0,
     "circles": 1,
     "floors": 8,

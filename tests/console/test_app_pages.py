@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +14,10 @@ from streamlog import App, agg, tumbling
 from streamlog.blueprints.picture import picture_of
 from streamlog.blueprints.svg import folded, layout
 from streamlog.console.app_pages.app_sight import AppSight, node_sights
+from streamlog.console.app_pages.profile_pages import flames
 from streamlog.console.app_pages.topology_pages import Graph, topology
 from streamlog.console.worker_console.record_samples import shown_value
+from streamlog.console.worker_console.thread_samples import ThreadSamples
 from streamlog.processing.node_figures import NodeFigures
 from streamlog.worker.health.worker_health import TaskFigures, WorkerState
 from tests.console.consoles import Page
@@ -109,3 +114,45 @@ class Odd:
 def test_every_value_of_an_app_can_be_shown(value: object) -> None:
     assert len(shown_value(value)) <= 8 * 1024 * 3
     assert "RuntimeError" in shown_value([value, Odd()])
+
+
+STACKS = st.dictionaries(
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=5).map(tuple),
+    st.integers(1, 9),
+    max_size=12,
+)
+
+
+@given(STACKS)
+def test_a_flame_is_as_wide_as_the_stacks_that_begin_with_it(
+    stacks: dict[tuple[str, ...], int],
+) -> None:
+    found = [*flames(stacks)]
+    # The definition: one box for each beginning of a stack, of all samples that begin so.
+    beginnings = {stack[:n] for stack in stacks for n in range(1, len(stack) + 1)}
+    wanted = sorted(
+        (len(at) - 1, at[-1], sum(n for s, n in stacks.items() if s[: len(at)] == at))
+        for at in beginnings
+    )
+    assert sorted((each.depth, each.name, each.count) for each in found) == wanted
+    # Boxes of one row do not overlap.
+    for depth in {each.depth for each in found}:
+        row = sorted((each.begin, each.begin + each.count) for each in found if each.depth == depth)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(row))
+
+
+def test_a_profile_finds_the_function_at_work() -> None:
+    def spin(ended: threading.Event) -> None:
+        while not ended.is_set():
+            sum(range(1_000))
+
+    ended = threading.Event()
+    thread = threading.Thread(target=spin, args=(ended,), name="spinner")
+    thread.start()
+    try:
+        found = asyncio.run(ThreadSamples().take(0.2))
+    finally:
+        ended.set()
+        thread.join()
+    mine = [stack for stack in found if stack[0] == "spinner"]
+    assert any("spin (" in stack[-1] for stack in mine)

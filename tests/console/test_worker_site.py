@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from streamlog import App
+from streamlog import App, agg, tumbling
 from streamlog.errors import TopologyError
 from streamlog.http_access import user_file
 from streamlog.http_access.access_settings import HttpAccess
@@ -20,12 +21,20 @@ PAGES = (
     "/console/",
     "/console/topology",
     "/console/topology/nodes/totals",
+    "/console/tables",
+    "/console/tables/totals",
+    "/console/letters",
     "/console/tasks",
     "/console/topics",
     "/console/groups/shop",
     "/console/brokers",
     "/console/changes",
 )
+
+
+@dataclass
+class Visits:
+    n: int
 
 
 def build() -> App:
@@ -82,6 +91,40 @@ def test_a_node_shows_the_records_that_flow_there(tmp_path: Path) -> None:
             assert sum("try again in some seconds" in text for text in texts) == 1
             nowhere = await browser.get("/console/topology/nodes/nowhere?sample=1")
             assert nowhere.status_code == 404
+
+    asyncio.run(main())
+
+
+def test_rows_are_found_by_key_by_prefix_and_by_the_time_of_their_window(tmp_path: Path) -> None:
+    app = build()
+    visits = app.topic("visits", key=str, value=str, partitions=2)
+    per_hour = app.stream(visits).group_by_key().windowed(tumbling("1h"))
+    per_hour.agg(Visits, name="per-hour", n=agg.count())
+    at_ms = 1_700_000_000_000
+
+    async def main() -> None:
+        async with worker_console(app, tmp_path) as (browser, log):
+            await wait_for(browser, "/console/tasks", "running")
+            async with log.producer() as producer:
+                for key in ("ann", "anton", "<b>"):
+                    await producer.send("orders", (7).to_bytes(8), key=key.encode())
+                    await producer.send("visits", b"x", key=key.encode(), timestamp_ms=at_ms)
+
+            async def shown(path: str, rows: int) -> str:
+                while True:
+                    page = Page((await browser.get(f"/console/tables/{path}")).text)
+                    if f"{rows} rows." in page.text:
+                        return page.text
+
+            assert "<b>" in await shown("totals", 3)
+            assert "anton" in await shown("totals?prefix=an", 2)
+            assert "anton" not in await shown("totals?key=ann", 1)
+            assert '"n": 1' in await shown(f"per-hour?at={at_ms}", 3)
+            early = await browser.get(f"/console/tables/per-hour?at={at_ms - 7_200_000}")
+            assert "No row fits" in early.text
+            assert "the time is like" in (await browser.get("/console/tables/per-hour?at=x")).text
+            assert "windowed" in (await browser.get("/console/tables")).text
+            assert (await browser.get("/console/tables/nowhere")).status_code == 404
 
     asyncio.run(main())
 

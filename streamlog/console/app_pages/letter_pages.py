@@ -125,17 +125,7 @@ def late_and_dead(
         )
         if drops
         else nothing("No record was dropped by this worker."),
-        h2["Late, by node"] if late else None,
-        rows_of(
-            [Heading("Node"), Heading("Late records", is_number=True)],
-            [
-                (a(class_="name", href=address("topology", "nodes", node))[node], number(count))
-                for node, count in sorted(late.items(), key=lambda pair: -pair[1])[:200]
-            ],
-            name="Late records",
-        )
-        if late
-        else None,
+        _late(late) if late else None,
         h2["Dead-letter topics"],
         rows_of(
             [Heading("Topic"), Heading("Letters", is_number=True),
@@ -154,6 +144,15 @@ def late_and_dead(
         ),
     )  # fmt: skip
     return View(title="Late and dead records", content=content)
+
+
+def _late(late: Mapping[str, int]) -> Markup:
+    rows = [
+        (a(class_="name", href=address("topology", "nodes", node))[node], number(count))
+        for node, count in sorted(late.items(), key=lambda pair: -pair[1])[:200]
+    ]
+    columns = [Heading("Node"), Heading("Late records", is_number=True)]
+    return joined(h2["Late, by node"], rows_of(columns, rows, name="Late records"))
 
 
 def letters(

@@ -7,6 +7,7 @@ from typing import Final
 
 from streamlog.adviser.log_view import size
 from streamlog.console.app_pages.app_sight import AppSight, WorkChange
+from streamlog.console.app_pages.profile_pages import profile_form
 from streamlog.console.markup import Markup, Node, code, h1, h2, joined, p, span
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import (
@@ -43,7 +44,9 @@ NAMED: Final = 12
 ROUNDS_SHOWN: Final = 30
 
 
-def tasks(sight: AppSight, rounds: Sequence[WorkChange], query: Mapping[str, str]) -> View:
+def tasks(
+    sight: AppSight, rounds: Sequence[WorkChange], query: Mapping[str, str], token: str | None
+) -> View:
     """Return the tasks of this worker, its peers, and what has changed."""
     # In the order of their ids, so that a row stays where it is.
     state = sight.state
@@ -72,6 +75,7 @@ def tasks(sight: AppSight, rounds: Sequence[WorkChange], query: Mapping[str, str
         )
         if sight.peers
         else p(class_="hint")["The workers are known after the first rebalance."],
+        profile_form(token),
         h2["What has changed here"],
         _time_line(rounds),
     )

@@ -16,6 +16,7 @@ from streamlog.console.app_pages.topology_pages import Sample
 from streamlog.errors import UsageError
 from streamlog.processing.column_batch import Batch
 from streamlog.processing.step import Tap
+from streamlog.record import Windowed
 from streamlog.serdes import display_json
 
 SAMPLES_MAX: Final = 20
@@ -89,6 +90,8 @@ def shown_value(value: object) -> str:
     """Return a value of the app as text: JSON if it can be, otherwise what Python shows."""
     if isinstance(value, str):
         return value[:TEXT_MAX]
+    if isinstance(value, Windowed):
+        return f"{shown_value(value.key)} · {value.start:%Y-%m-%d %H:%M:%S} to {value.end:%H:%M:%S}"
     if isinstance(value, bytes):
         try:
             return value[: 2 * TEXT_MAX].decode()[:TEXT_MAX]

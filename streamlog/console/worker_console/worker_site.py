@@ -24,6 +24,8 @@ from streamlog.console.pages.page_parts import ROOT
 from streamlog.console.worker_console.app_watch import AppWatch
 from streamlog.console.worker_console.letters import Letters
 from streamlog.console.worker_console.record_samples import RecordSamples
+from streamlog.console.worker_console.table_looks import TableLooks
+from streamlog.console.worker_console.thread_samples import ThreadSamples
 from streamlog.errors import StreamlogError
 from streamlog.http_access.passwords import PasswordGuard
 from streamlog.listening import is_local, parse_address
@@ -93,6 +95,7 @@ def _lacks_users(program: Program, security: Security) -> str:
 
 SECTIONS: Final = (
     Section("topology", "Topology"),
+    Section("tables", "Tables"),
     Section("tasks", "Tasks"),
     Section("letters", "Late and dead"),
 )
@@ -106,12 +109,17 @@ class AppViews:
         self._graph = Graph.of(view.loop.topology)
         self._samples = RecordSamples(view.loop.tap)
         self._letters = Letters(view.start.log, view.start.program)
+        self._profiles = ThreadSamples()
+        self._tables = TableLooks(view.tables)
         self.sections: Sequence[Section] = SECTIONS
         self.caption = f"app {view.start.program.app_id}"
 
     async def run(self) -> None:
         """Look at the worker, until cancelled."""
-        await self._watch.run()
+        try:
+            await self._watch.run()
+        finally:
+            self._profiles.stop()
 
     async def view(self, parts: Parts, query: Query, token: str | None) -> View:
         """Return a page.
@@ -126,9 +134,20 @@ class AppViews:
             case ("topology", "nodes", name):
                 return await self._node(name, query)
             case ("tasks",):
-                return tasks(sight, self._watch.rounds, query)
+                return tasks(sight, self._watch.rounds, query, token)
+            case ("tables", *rest):
+                return await self._of_tables(tuple(rest), query)
             case ("letters", *rest):
                 return await self._of_letters(tuple(rest), query, token)
+            case _:
+                return no_page()
+
+    async def _of_tables(self, parts: Parts, query: Query) -> View:
+        match parts:
+            case ():
+                return self._tables.all(query)
+            case (name,):
+                return await self._tables.one(name, query)
             case _:
                 return no_page()
 
@@ -164,4 +183,6 @@ class AppViews:
 
     def change_of(self, parts: Parts) -> PageChange | None:
         """Return the change that a path stands for; None if nothing can be sent there."""
+        if parts == ("tasks", "profile"):
+            return self._profiles.change_of()
         return self._letters.change_of(parts)
