@@ -2,8 +2,9 @@
 
 `embedded:DIR` is a log in this process. The first process that opens the directory runs a broker
 over it, which also listens, so that other processes (and any Kafka client) can use the log. A
-process that finds the directory locked connects to that broker. The lock decides, not the file with
-the broker's address: a killed process leaves that file behind.
+process that finds the directory locked connects to that broker, and runs the broker itself once
+that process has ended. The lock decides, not the file with the broker's address: a killed process
+leaves that file behind.
 
 `kafka://` is a broker in another process, streamlog's or Kafka's; `kafka+ssl://` is one with TLS.
 
@@ -29,6 +30,7 @@ from streamlog.broker.storage.catalog import Catalog, read_listener, read_regist
 from streamlog.broker.storage.disk.files import directory_error
 from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.client.admin import Admin
+from streamlog.client.background_task import Background
 from streamlog.client.cluster import FORMING_TIMEOUT_MS, Address, Cluster, Connect
 from streamlog.client.consumer import Consumer
 from streamlog.client.consumer.consumer_settings import ConsumerOptions, ConsumerSettings, Reset
@@ -67,6 +69,8 @@ CONNECT_TIMEOUT_MS: Final = 10_000
 HOLDER_TIMEOUT_MS: Final = 5_000
 """How long to wait until a process that holds the directory listens; it recovers the log first."""
 HOLDER_POLL_MS: Final = 50
+TAKE_OVER_POLL_S: Final = 1.0
+"""How often a process that uses the broker of another one tries whether that has ended."""
 JOB_TRANSACTION_MS: Final = 15 * 60 * 1_000
 """The transaction time-out of a job: the largest that brokers allow by default."""
 
@@ -485,31 +489,67 @@ class Log:
                 if self._clock.now_ms() >= deadline_ms:
                     raise locked from None
                 return False
+            if self._listen:
+                await self._stand_by(directory)
         return True
 
     async def _serve(self, directory: str) -> None:
-        previous = read_listener(directory)  # Opening removes it.
-        broker = Broker.open(directory, config=self._config, clock=self._clock)
         # Entered first, so closed last: the client of this process needs it until then.
-        await self._stack.enter_async_context(broker)
-        self._broker = broker
-        serving = serve_if_configured(broker)
-        self._registry_url = await self._stack.enter_async_context(serving)
-        if self._listen:
-            server = await self._start_server(broker, previous)
-            # After both listen: a process that finds the addresses can connect.
-            broker.directory.write_listener(server.host, server.port)
+        self._broker, self._registry_url = await self._start_broker(directory, self._stack)
         await self._join()
 
-    async def _start_server(self, broker: Broker, previous: Address | None) -> Acceptor:
-        """Listen on the previous port if it is free, so that clients can reconnect."""
-        if previous is not None:
+    async def _start_broker(
+        self, directory: str, stack: AsyncExitStack
+    ) -> tuple[Broker, str | None]:
+        """Run a broker over the directory until `stack` is closed; return its registry's URL, too.
+
+        Raises:
+            LogDirectoryLocked: another process does.
+            LogDirectoryError, CorruptData: the directory can't be used.
+        """
+        previous = read_listener(directory)  # Opening removes it.
+        broker = Broker.open(directory, config=self._config, clock=self._clock)
+        await stack.enter_async_context(broker)
+        registry_url = await stack.enter_async_context(serve_if_configured(broker))
+        if self._listen:
+            server = await _start_server(broker, previous, stack)
+            # After both listen: a process that finds the addresses can connect.
+            broker.directory.write_listener(server.host, server.port)
+        return broker, registry_url
+
+    async def _stand_by(self, directory: str) -> None:
+        """Run the broker, until this log is closed, once the process that runs it has ended."""
+        background = Background(partial(log.error, "the log can't be taken over: %s"))
+        await background.open()
+        self._stack.push_async_callback(background.close)
+        background.start(self._take_over(directory))
+
+    async def _take_over(self, directory: str) -> None:
+        # Clients of this process connect to this broker as they did to the one before: each time,
+        # they read where it listens.
+        while True:
+            await asyncio.sleep(TAKE_OVER_POLL_S)
             try:
-                server = Acceptor(broker, LOCALHOST, previous[1])
-                return await self._stack.enter_async_context(server)
-            except ListenError as taken:
-                log.info("%s; listening on another port", taken)
-        return await self._stack.enter_async_context(Acceptor(broker, LOCALHOST, 0))
+                async with AsyncExitStack() as stack:
+                    await self._start_broker(directory, stack)
+                    log.info("the process that ran %s has ended; it runs here now", directory)
+                    await asyncio.Event().wait()
+            except LogDirectoryLocked:
+                continue
+            except StreamlogError as error:
+                log.error("the log in %s can't be taken over: %s", directory, error)  # noqa: TRY400 - it is tried again
+
+
+async def _start_server(
+    broker: Broker, previous: Address | None, stack: AsyncExitStack
+) -> Acceptor:
+    """Listen on the previous port if it is free, so that clients can reconnect."""
+    if previous is not None:
+        try:
+            return await stack.enter_async_context(Acceptor(broker, LOCALHOST, previous[1]))
+        except ListenError as taken:
+            log.info("%s; listening on another port", taken)
+    return await stack.enter_async_context(Acceptor(broker, LOCALHOST, 0))
 
 
 def _identity(directory: str) -> str | None:

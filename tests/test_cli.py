@@ -129,6 +129,9 @@ def test_an_impossible_command_is_explained_in_one_line(
     assert exit_code == code, output
     assert has_line(text, output), output
     assert ("Traceback" in output) == (code == 1)
+    # A traceback begins with the module's own line.
+    assert "importlib" not in output
+    assert "cli/session.py" not in output
 
 
 def test_a_broker_prints_its_address_and_stops_cleanly(here: Path) -> None:

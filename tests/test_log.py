@@ -194,6 +194,24 @@ def test_a_stale_address_is_recognized_and_its_port_reused(tmp_path: Path) -> No
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_uses_the_log_of_another_runs_it_once_that_has_ended(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    async def main() -> None:
+        with holder(tmp_path) as process:
+            async with Log.open(f"embedded:{tmp_path}") as log, log.producer() as producer:
+                await log.admin().create_topics([NewTopic("t", 1)])
+                await (await producer.send("t", b"1"))
+                process.send_signal(how)
+                process.wait()
+                await (await producer.send("t", b"2"))
+                async with Log.open(f"embedded:{tmp_path}") as other:
+                    assert await values(other) == [1, 2]
+
+    asyncio.run(main())
+
+
 def test_a_stale_address_that_another_log_uses_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         old, other = str(tmp_path / "old"), str(tmp_path / "other")

@@ -182,7 +182,7 @@ def consume(
     printer.condition = RecordFilter(condition)
 
     async def main(stop: asyncio.Event) -> None:
-        async with session.open(log) as opened:
+        async with session.open(log, listen=True) as opened:
             if session.app is not None:
                 await use_registry_of(opened, session.app)
             await _read(opened, wanted, printer, stop)

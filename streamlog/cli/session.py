@@ -16,13 +16,14 @@ import re
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, BinaryIO, NoReturn, TypeVar
 
 import typer
 
@@ -265,20 +266,26 @@ class Session:
         return Security.of(settings)
 
     def open(
-        self, given: str | None, *, create: bool = False, config: BrokerConfig | None = None
+        self,
+        given: str | None,
+        *,
+        create: bool = False,
+        listen: bool = False,
+        config: BrokerConfig | None = None,
     ) -> Log:
-        """Return the log, to be opened; an embedded one does not listen.
+        """Return the log, to be opened.
 
         Args:
             given: the URL of the command's option; None if it was left out.
             create: create an embedded log that does not exist, for commands that write to it.
+            listen: let other processes use an embedded log meanwhile, for commands that wait.
             config: settings of the broker, if this process runs it for the command.
         """
         from streamlog.log import Log  # noqa: PLC0415 - see above
 
         return Log.open(
             self.log_url(given),
-            listen=False,
+            listen=listen,
             create=create,
             security=self.security(),
             config=config,
@@ -422,10 +429,14 @@ def load_app(given: str) -> App:
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise  # The module exists, and one that it imports does not: the traceback says which.
+            _end_with_own_frames(error)  # One that the module imports is missing.
         raise UsageError(
             f"no module {module_name!r} in {Path.cwd()} or among the installed packages"
         ) from None
+    except StreamlogError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the module raises is its author's to see
+        _end_with_own_frames(error)
     found = {key: value for key, value in vars(module).items() if isinstance(value, App)}
     if name in found:
         return found[name]
@@ -436,6 +447,20 @@ def load_app(given: str) -> App:
     there = ", ".join(f"{module_name}:{key}" for key in sorted(found)) or "none"
     problem = f"has no app {name!r}" if name else "does not have exactly one app"
     raise UsageError(f"module {module_name!r} {problem}; its apps: {there}")
+
+
+def _end_with_own_frames(error: Exception) -> NoReturn:
+    """Print the traceback of a module that failed from the module on, and end with code 1.
+
+    Forty lines of this package and of importlib, which come before, tell its author nothing.
+    """
+    _, *frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if "importlib" not in each.filename]
+    # A syntax error has no frame of the module: it never ran.
+    heading = ["Traceback (most recent call last):\n"] if own else []
+    lines = [*heading, *traceback.format_list(own), *traceback.format_exception_only(error)]
+    sys.stderr.write("".join(lines))
+    raise SystemExit(1) from None
 
 
 ORPHAN_S = 5

@@ -6,7 +6,9 @@ import asyncio
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -166,6 +168,26 @@ def test_a_group_continues_behind_what_was_printed(broker: RunningRegistry) -> N
 
 def without_log(found: list[Any]) -> list[Any]:
     return [{name: each[name] for name in each if name != "topic"} for each in found]
+
+
+def test_others_use_an_embedded_log_while_consume_waits_for_records(tmp_path: Path) -> None:
+    url = f"embedded:{tmp_path / 'data'}"
+
+    async def create() -> None:
+        async with Log.open(url, listen=False) as log:
+            await log.admin().create_topics([NewTopic("t", 1)])
+
+    async def write() -> None:
+        async with Log.attach(url, timeout_ms=60_000) as log, log.producer() as producer:
+            await (await producer.send("t", b"hello"))
+
+    asyncio.run(create())
+    command = [sys.executable, "-m", "streamlog", "consume", "t", "--log", url, "--limit", "1"]
+    with subprocess.Popen(
+        [*command, "--from-beginning"], stdout=subprocess.PIPE, text=True
+    ) as waiting:
+        asyncio.run(write())
+        assert waiting.communicate(timeout=60)[0] == "-\thello\n"
 
 
 def test_json_lines_copy_a_topic(broker: RunningRegistry) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from streamlog.adviser.log_look import LogLook
+from streamlog.adviser.log_view import LogView
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.security import AUTHORIZER_STANDARD, SecurityConfig
@@ -92,10 +94,21 @@ def test_every_page_loads_and_keeps_to_the_policy() -> None:
     asyncio.run(main())
 
 
-def test_the_first_page_does_not_wait_for_a_look_at_the_log() -> None:
+def test_the_first_page_does_not_wait_for_a_look_at_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_look, look = asyncio.Event(), LogLook.next_view
+
+    async def held(self: LogLook) -> LogView:
+        await may_look.wait()
+        return await look(self)
+
+    monkeypatch.setattr(LogLook, "next_view", held)
+
     async def main() -> None:
         async with console() as (browser, _):
             assert "for the first time" in (await browser.get("/console/topics")).text
+            may_look.set()
             assert "There is no topic yet" in await wait_for(browser, "/console/topics", "no topic")
             assert (await browser.get("/")).headers["location"] == "/console/"
 

@@ -274,7 +274,7 @@ def canary(
     async def main(stop: asyncio.Event) -> None:
         registry = Registry()
         async with (
-            session.open(log) as opened,
+            session.open(log, listen=True) as opened,
             open_canary(opened, registry, wait_s=timeout) as made,
             _web(registry, web),
         ):

@@ -81,7 +81,9 @@ def top(
             _print_all(sight)
         return
     watch = LogWatch(
-        lambda: session.open(log), url=lambda: session.log_url(log), clock=SystemClock()
+        lambda: session.open(log, listen=True),
+        url=lambda: session.log_url(log),
+        clock=SystemClock(),
     )
     # A mistake in the URL ends the command here, and not on the screen of the log.
     session.log_url(log)
@@ -90,7 +92,7 @@ def top(
 
 
 async def _look_once(session: Session, log: str | None) -> LogSight:
-    async with session.open(log) as opened:
+    async with session.open(log, listen=True) as opened:
         clock = SystemClock()
         view = await LogLook(opened, url=session.log_url(log)).view(WATCH_S)
         return LogSight(
