@@ -592,6 +592,7 @@ class _WorkerLoop:
             if self.connect is not None:
                 await self.connect.finish()
             await self._commit_last()
+            await self._agents.close()
         finally:
             for watch in watches:
                 watch.cancel()

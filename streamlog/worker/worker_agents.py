@@ -325,6 +325,7 @@ class WorkerAgents:
         self._runs = [
             AgentRun(agent, write, alarm, drop=drop, answer=answer, rows=rows) for agent in agents
         ]
+        self._calls: dict[AgentRun, asyncio.Task[None]] = {}
         self._held: set[AgentRun] = set()
         """The runs whose queue is full."""
         for run in self._runs:
@@ -333,7 +334,7 @@ class WorkerAgents:
     def start(self, group: asyncio.TaskGroup) -> None:
         """Run every agent in the group, until it ends with an error or `finish` is called."""
         for run in self._runs:
-            group.create_task(run.run(), name=f"agent {run.agent.name}")
+            self._calls[run] = group.create_task(run.run(), name=f"agent {run.agent.name}")
 
     def take(self, polled: Mapping[TopicPartition, Iterable[LogRecord]]) -> None:
         """Give records to the agents that read them."""
@@ -461,6 +462,23 @@ class WorkerAgents:
             run.end()
         await self.revoke()
 
+    async def close(self) -> None:
+        """Wait until the agents' functions have returned; cancel those that do not.
+
+        Call it after the last commit: what a cancelled function still held was not committed.
+        """
+        calls = {call: run for run, call in self._calls.items() if not call.done()}
+        if not calls:
+            return
+        _, late = await asyncio.wait(calls, timeout=HANDLE_WAIT_MS / 1000)
+        for call in late:
+            logger.warning(
+                "agent %s: its function has not returned for %d s; it is cancelled",
+                calls[call].agent.name,
+                HANDLE_WAIT_MS // 1000,
+            )
+            call.cancel()
+
     async def _suspend(self, run: AgentRun) -> None:
         # First, as the queue is about to be emptied: a pause would have no end.
         self._pauses.let_go(run, run.partitions)
@@ -475,6 +493,9 @@ class WorkerAgents:
                 run.current_positions,
                 HANDLE_WAIT_MS // 1000,
             )
+            # While the worker runs, the function may still return, and then gets other records.
+            if run.is_ending:
+                self._calls[run].cancel()
 
     def _count_drop(self, drop: Drop) -> None:
         self._metrics.count_drops([drop])

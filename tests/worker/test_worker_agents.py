@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from streamlog import App, Stream
 from streamlog.agents.offsets import AgentPosition
 from streamlog.agents.rows import AgentRows
@@ -16,8 +18,10 @@ from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
 from streamlog.testing.driver_tables import DriverTaskRows
+from streamlog.worker import worker_agents
 from streamlog.worker.health.worker_metrics import WorkerMetrics
 from streamlog.worker.inputs.assigned_partitions import Pauses
+from streamlog.worker.worker import Worker
 from streamlog.worker.worker_agents import FEED_RECORDS_MAX, WorkerAgents
 
 PART = TopicPartition("words", 0)
@@ -175,3 +179,33 @@ def test_an_agent_behind_a_transaction_marker_has_no_lag(tmp_path: Path) -> None
             assert (sight.positions, sight.is_behind) == ({PART: 2}, False)
 
     with_agents(tmp_path, story, see)
+
+
+@pytest.mark.parametrize("waits_in_its_loop", [True, False])
+def test_a_worker_ends_although_an_agent_waits_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits_in_its_loop: bool
+) -> None:
+    monkeypatch.setattr(worker_agents, "HANDLE_WAIT_MS", 50)
+    app = App("mails", log=f"embedded:{tmp_path / 'log'}", state_dir=str(tmp_path / "state"))
+    topic = app.topic("mails", key=str, value=str, partitions=1)
+    stop, is_over = asyncio.Event(), asyncio.Event()
+
+    @app.agent(topic)
+    async def post(stream: Stream[str, str]) -> None:
+        async for _ in stream:
+            stop.set()
+            if waits_in_its_loop:
+                await is_over.wait()
+        await is_over.wait()
+
+    async def main() -> dict[TopicPartition, int]:
+        async with Log.open(app.log or "") as log:
+            await log.admin().create_topics([NewTopic("mails", 1)])
+            async with log.producer() as producer:
+                await producer.send("mails", b"hello", key=b"k")
+            await Worker(app.program(), log_url=app.log or "", announce=lambda _: None).run(stop)
+            return dict(await log.admin().group_offsets("mails"))
+
+    # A record that the agent is at work on is not committed: another worker handles it again.
+    committed = asyncio.run(main())
+    assert committed.get(TopicPartition("mails", 0), 0) == (0 if waits_in_its_loop else 1)
