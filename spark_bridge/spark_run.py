@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -84,6 +85,9 @@ class SparkRun:
         self._spark = spark
         self._snapshots = snapshots
         self._now_ms = now_ms
+        if url.startswith(EMBEDDED):
+            # An executor of a cluster has another working directory.
+            url = EMBEDDED + str(Path(url.removeprefix(EMBEDDED)).absolute())
         self._log = (url, security)
         self._state_memory_bytes = state_memory_bytes
         self._on_read = on_read

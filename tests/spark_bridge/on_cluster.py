@@ -36,7 +36,9 @@ CONF = {
 
 def shop(directory: Path, change: Callable[[int], int]) -> App:
     """Build sums by shop, through a repartition, of orders that a function changes."""
-    app = App("shop", log=f"embedded:{directory / 'log'}", state_dir=str(directory / "state"))
+    # Relative to this process: the executors have other working directories.
+    log = f"embedded:{os.path.relpath(directory / 'log')}"
+    app = App("shop", log=log, state_dir=str(directory / "state"))
     orders = app.topic("orders", key=str, value=int, partitions=2)
     totals = app.topic("totals", key=str, value=int, partitions=2)
     grouped = app.stream(orders).map_values(change, name="changed").group_by(_by_shop, name="by")
