@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamlog import App, agg, tumbling
+from streamlog.connectors.memory import MemoryRows, MemorySink
 from streamlog.errors import TopologyError
 from streamlog.http_access import user_file
 from streamlog.http_access.access_settings import HttpAccess
@@ -125,6 +126,30 @@ def test_rows_are_found_by_key_by_prefix_and_by_the_time_of_their_window(tmp_pat
             assert "the time is like" in (await browser.get("/console/tables/per-hour?at=x")).text
             assert "windowed" in (await browser.get("/console/tables")).text
             assert (await browser.get("/console/tables/nowhere")).status_code == 404
+
+    asyncio.run(main())
+
+
+def test_connectors_of_an_app_are_shown_and_paused(tmp_path: Path) -> None:
+    app = build()
+    copied = app.topic("copied", key=str, value=int, partitions=2)
+    app.sink(copied, MemorySink(into=MemoryRows()), name="kept")
+
+    async def main() -> None:
+        async with worker_console(app, tmp_path) as (browser, _):
+            await wait_for(browser, "/console/tasks", "running")
+
+            async def has_state(state: str) -> None:
+                path = "/connect/connectors/kept/status"
+                while (await browser.get(path)).json()["connector"]["state"] != state:  # noqa: ASYNC110 - each look asks the worker
+                    await asyncio.sleep(0.01)
+
+            await has_state("RUNNING")
+            listed = Page((await browser.get("/console/connectors")).text).text
+            assert "kept sink MemorySink running 1 0" in listed
+            page = Page((await browser.get("/console/connectors/kept")).text)
+            await browser.post("/console/connectors/kept/pause", data=page.fields())
+            await has_state("PAUSED")
 
     asyncio.run(main())
 

@@ -15,6 +15,7 @@ from typing import Final
 from streamlog.console.app_pages.letter_pages import late_and_dead
 from streamlog.console.app_pages.task_pages import tasks
 from streamlog.console.app_pages.topology_pages import Graph, node_page, topology
+from streamlog.console.connect_desk import ConnectAccess
 from streamlog.console.console_site import Console
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.page_changes import PageChange
@@ -68,6 +69,7 @@ def site_of(view: WorkerView, *, security: Security | None = None) -> ServedCons
         operators=operators,
         more=AppViews(view, AppWatch(view, clock)),
         registry=partial(_registry_of, view),
+        connect=_connect_of(view),
     )
     guarded = console if passwords is None else PasswordGuard(console, passwords, is_open=_none)
     return ServedConsole(ROOT, guarded, console.running)
@@ -77,6 +79,15 @@ def _registry_of(view: WorkerView) -> RegistrySettings | None:
     """Return the registry of the app, else the one that the log serves, if there is one."""
     given, url = view.start.program.schema_registry, view.start.log.registry_url
     return RegistrySettings.of(url) if given is None and url else given
+
+
+def _connect_of(view: WorkerView) -> ConnectAccess | None:
+    """Return where this server answers for the app's connectors; None: there are none to show."""
+    room, is_open = view.loop.connect, view.server.passwords is None
+    # With users, the REST API needs a password, and the console knows none.
+    if room is None or not is_open or view.start.program.web_access.certificate:
+        return None
+    return ConnectAccess(url=f"http://{view.start.web}{room.herding.prefix}")
 
 
 def _none(_path: str) -> bool:
