@@ -334,7 +334,7 @@ class SourceCarrier:
         )
 
     def _column(
-        self, serde: AnySerde, column: Sequence[Any], *, is_bytes: bool, in_spans: bool = True
+        self, serde: AnySerde, column: Sequence[Any], *, is_bytes: bool
     ) -> Sequence[bytes | None]:
         if is_bytes and all(isinstance(each, bytes | None) for each in column):
             return column
@@ -342,7 +342,7 @@ class SourceCarrier:
         rows = column if is_table else declare_rows(serde, column)
         # All that a commit writes is held until then: in objects of their own, its records would
         # be so much memory that the system clears it anew for each commit.
-        if in_spans and (is_table or len(rows) >= SPANS_LEAST):
+        if is_table or len(rows) >= SPANS_LEAST:
             spans = column_spans(serde, rows)
             if spans is not None:
                 return spans
@@ -361,11 +361,14 @@ class SourceCarrier:
         Raises:
             Exception: any serde's; it does not say which record it was.
         """
+        # Keys first, as Connect does: where schemas are registered, theirs gets the lower id.
+        found = self._column(spec.key, keys, is_bytes=is_bytes)
         written = self._column(spec.value, values, is_bytes=is_bytes)
-        in_spans = isinstance(written, ByteSpans)
-        found = self._column(spec.key, keys, is_bytes=is_bytes, in_spans=in_spans)
-        if in_spans and not isinstance(found, ByteSpans):
-            found = spans_of_contents(found) or found
+        if isinstance(written, ByteSpans):
+            if not isinstance(found, ByteSpans):
+                found = spans_of_contents(found) or found
+        elif isinstance(found, ByteSpans):
+            found = list(found)
         return found, written
 
     def _drop(
