@@ -8,6 +8,7 @@ worker's or the peer's process alone, and hardly does.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -41,6 +42,11 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
                 "webhook": lambda: sink_rows.webhook(lab),
                 "syslog": lambda: source_rows.syslog(lab),
             }
+            if shutil.which("wrk") is None:
+                del rows["webhook"]
+                print("webhook is left out: install wrk (apt-get install wrk)")
             for name in CHOSEN.split(",") if CHOSEN else ROWS:
+                if name not in rows and name in ROWS:
+                    continue
                 async for reading in rows[name]():
                     yield reading

@@ -333,7 +333,7 @@ async def hinted(log: Log, error: LogError) -> LogError:
 
 
 COMPLETION_S = 3
-"""A shell waits for names for so long."""
+"""How long completion waits for names from the log."""
 
 
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:

@@ -34,7 +34,7 @@ SUMMARY_MAX: Final = 240
 HEADERS_MAX: Final = 100
 HEX_WIDTH: Final = 16
 HEX_LINE: Final = 74
-"""Characters of a line with so many bytes."""
+"""The length of a hex line, in characters."""
 LETTER_BYTES_MAX: Final = 4
 """Of one letter in UTF-8."""
 FRAME_BYTES: Final = 5

@@ -1,8 +1,8 @@
 """Turns: work on records in small pieces, and page after page; the broker answers in between.
 
 The console reads, filters and lays out records on the event loop of the broker. Rule of the module:
-one piece at a time, of all pages together, then a rest of `REST_SHARE` times its length; so many
-pages make each other slow, and not the broker.
+all pages together do one piece at a time, and rest for `REST_SHARE` times its length after it. So
+many pages slow each other down, but not the broker.
 """
 
 from __future__ import annotations

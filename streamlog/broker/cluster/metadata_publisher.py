@@ -12,7 +12,7 @@ the metadata does not know is kept under another name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -150,7 +150,7 @@ class MetadataPublisher:
             if isinstance(change, TopicDeleted):
                 self._delete(change.name, change.topic_id)
         partitions = dict.fromkeys(_partition_keys(changes))
-        self._host_new({topic_id for topic_id, _ in partitions})
+        self._host_new(partitions)
         for topic_id, number in partitions:
             self._update_partition(topic_id, number)
         self._give_up_damaged()  # Before anything is fetched in a new epoch.
@@ -240,13 +240,18 @@ class MetadataPublisher:
             if self._directory.topics[topic.name].configs != hosted.configs:
                 self._directory.alter_topic(topic.name, hosted.configs)
 
-    def _host_new(self, topic_ids: Collection[bytes]) -> None:
+    def _host_new(self, changed: Iterable[PartitionKey]) -> None:
         """Create the logs of new topics together: each write of the list of topics takes a sync."""
-        topics = map(self._metadata.topics.get, sorted(topic_ids))
-        here = self._directory.topics
-        new = [self._hosted(each) for each in topics if each and each.name not in here]
+        node_id, here, topics = self._directory.node_id, self._directory.topics, {}
+        for topic_id, number in changed:
+            topic = self._metadata.topics.get(topic_id)
+            # Most changes are of topics that are here, or not for this broker.
+            if topic is None or topic.name in here:
+                continue
+            if node_id in topic.partitions[number].replicas:
+                topics[topic_id] = topic
         try:
-            self._directory.host(new)
+            self._directory.host([self._hosted(each) for each in topics.values()])
         except StreamlogError as error:
             # Each topic is tried by itself next, and what it lacks is then logged by its name.
             _log.debug("new topics can't be created together: %s", error)

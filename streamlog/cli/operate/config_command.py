@@ -104,7 +104,7 @@ def _log(session: Session, option: str | None) -> EffectiveSetting:
 
 
 def _security(session: Session) -> Iterator[EffectiveSetting]:
-    """Yield the security settings, the last source of which counts."""
+    """Yield the security settings of each source; a later one replaces an earlier one."""
     from streamlog.transport.security import (  # noqa: PLC0415 - other commands start faster
         security_settings,
         variable_of,

@@ -1,8 +1,8 @@
 """Written values: reads what any program wrote, by the schema that the value itself names.
 
-A serde reads what one program expects. This is for showing records of which only the registry
-knows the types. Avro gives dicts, lists and numbers, Protobuf a dict with the names of the fields,
-and JSON its text.
+A serde reads what one program expects. This module reads records whose types only the registry
+knows, to show them. Avro gives dicts, lists and numbers, Protobuf a dict with the names of the
+fields, and JSON its text.
 """
 
 from __future__ import annotations
