@@ -16,6 +16,7 @@ from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.repair.inspection import Inspection
 from streamlog.broker.storage.topic_state import HostedTopic
+from streamlog.broker.storage.volumes import SYNCED_ALONE_MAX
 from streamlog.errors import (
     ConfigError,
     CorruptData,
@@ -204,6 +205,25 @@ def test_a_partition_has_no_files_before_its_first_record(files: MemoryFiles) ->
         assert [again.log("a", number).log_end_offset for number in (0, 1)] == [1, 0]
         assert not again.damage
         again.close()
+
+
+@pytest.mark.parametrize("syncs_whole_disk", [True, False])
+def test_what_a_start_after_a_kill_serves_survives_a_power_cut(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, syncs_whole_disk: bool
+) -> None:
+    if not syncs_whole_disk:
+        monkeypatch.setattr(files, "sync_disk", lambda _: False)
+    directory = opened(files)
+    directory.create_topic("a", SYNCED_ALONE_MAX + 2)
+    for number in range(SYNCED_ALONE_MAX + 1):
+        directory.log("a", number).append(batch(2), now_ms=0)
+    killed(files)
+    files.crash(keep_bytes=0)
+    again = opened(files)
+    ends = [again.log("a", number).log_end_offset for number in range(SYNCED_ALONE_MAX + 2)]
+    assert ends == [2] * (SYNCED_ALONE_MAX + 1) + [0]
+    assert not again.damage
+    again.close()
 
 
 def test_an_interrupted_partition_deletion_is_finished(files: MemoryFiles) -> None:
