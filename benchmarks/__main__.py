@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import (
+    beside_kafka,
     commits,
     compaction,
     connect,
@@ -52,7 +53,11 @@ PIPE_COLUMNS = 130
 RESULTS = Path(__file__).parent / "results"
 Measured: TypeAlias = Figure | Reading | Cost
 Benchmark: TypeAlias = Callable[
-    [Path, int], AsyncIterator[Figure] | AsyncIterator[Reading] | AsyncIterator[Cost]
+    [Path, int],
+    AsyncIterator[Figure]
+    | AsyncIterator[Reading]
+    | AsyncIterator[Figure | Reading]
+    | AsyncIterator[Cost],
 ]
 BENCHMARKS: dict[str, Benchmark] = {
     "wire": wire.figures,
@@ -73,11 +78,12 @@ BENCHMARKS: dict[str, Benchmark] = {
     "connect": connect.figures,
     "mirroring": mirroring.figures,
     "mirror_memory": mirroring_to_kafka.memory,
+    "beside_kafka": beside_kafka.figures,
 }
-ALONE = {"connect", "mirroring", "mirror_memory"}
+ALONE = {"connect", "mirroring", "mirror_memory", "beside_kafka"}
 """Run only if they are named: they need programs that most machines lack, or minutes."""
-ONCE = {"memory", "state", "spark", "mirror_memory"}
-"""Runs for so long that a median of several says no more."""
+ONCE = {"memory", "state", "spark", "mirror_memory", "beside_kafka"}
+"""Runs for so long that a median of several says no more, or has rounds of its own."""
 
 
 async def run(names: list[str], records: int, runs: int) -> list[Measured]:
@@ -170,7 +176,7 @@ def _bar(runs: list[Figure]) -> str:
     held = []
     for name, bar_ms in first.bar_ms.items():
         took_ms = median(run.latency_ms[name] for run in runs)
-        held.append(f"{name} {bar_ms:.0f} ms {_held(took_ms, bar_ms)}")
+        held.append(f"{name} {bar_ms:g} ms {_held(took_ms, bar_ms)}")
     return ", ".join(held)
 
 

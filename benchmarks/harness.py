@@ -78,8 +78,7 @@ class Process:
 
     def most_mib(self) -> float:
         """The most resident memory that it has had, in MiB."""
-        status = Path(f"/proc/{self.popen.pid}/status").read_text()
-        return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
+        return most_mib_of(self.popen.pid)
 
 
 def cpu_of(pid: int) -> float:
@@ -87,6 +86,12 @@ def cpu_of(pid: int) -> float:
     # Its CPU clock, as clock_getcpuclockid(3) names it on Linux. `/proc` counts in ticks of 10 ms,
     # which are 50 ns a record where 200,000 are measured.
     return time.clock_gettime(~pid << 3 | 2)
+
+
+def most_mib_of(pid: int) -> float:
+    """The most resident memory that a live process has had, in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
 
 
 def tree_cpu_watch() -> Callable[[], float]:

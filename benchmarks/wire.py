@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
+from typing import Protocol
 
-from benchmarks.harness import Figure, Process, broker
+from benchmarks.harness import Figure, broker
 from benchmarks.librdkafka import Run, Unavailable, performance_program, run
 from streamlog.replace import replace
 
@@ -26,6 +27,14 @@ WARM_UP_RECORDS = 1_000
 for each message when it meets it first, 0.04 CPU seconds for those of this benchmark."""
 LATENCY_BAR_MS = {"p99": 1.0}
 SYNCED_LATENCY_BAR_MS = {"p50": 1.0, "p99": 5.0}
+
+
+class Broker(Protocol):
+    """A broker, ours or another, whose CPU time can be read."""
+
+    def cpu_s(self) -> float:
+        """User and system time so far."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +88,29 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Figure]:
         return
     with broker(directory / "os", flush="os") as (process, url):
         address = url.removeprefix("kafka://")
-        await _warm_up(program, address)
+        await warm_up(program, address)
         for work in WORKS:
-            yield await _cost(program, process, address, work, records // work.share)
+            yield await cost(program, process, address, work, records // work.share)
         yield await _acknowledgement(program, process, address)
-        yield await _through(program, process, address)
+        yield await through(program, process, address)
     with broker(directory / "always", flush="always") as (process, url):
         address = url.removeprefix("kafka://")
-        await _warm_up(program, address)
+        await warm_up(program, address)
         for work in SYNCED:
-            yield await _cost(program, process, address, work, records // work.share)
+            yield await cost(program, process, address, work, records // work.share)
         figure = await _acknowledgement(program, process, address)
         name = "latency, acknowledgement of what is on disk"
         yield replace(figure, name=name, bar_ms=SYNCED_LATENCY_BAR_MS)
 
 
-async def _warm_up(program: Path, address: str) -> None:
+async def warm_up(program: Path, address: str) -> None:
+    """Let the program and the broker meet what is not measured."""
     for work in (PRODUCE, CONSUME):
         await _run(program, address, "warm", *work, "-q", "-c", str(WARM_UP_RECORDS))
 
 
-async def _cost(program: Path, process: Process, address: str, work: Work, records: int) -> Figure:
+async def cost(program: Path, process: Broker, address: str, work: Work, records: int) -> Figure:
+    """Measure one work, with that many records."""
     before_s = process.cpu_s()
     done = await _run(program, address, work.topic, *work.options, "-q", "-c", str(records))
     return Figure(
@@ -113,7 +124,7 @@ async def _cost(program: Path, process: Process, address: str, work: Work, recor
     )
 
 
-async def _acknowledgement(program: Path, process: Process, address: str) -> Figure:
+async def _acknowledgement(program: Path, process: Broker, address: str) -> Figure:
     """From the call to the delivery report."""
     before_s = process.cpu_s()
     with tempfile.NamedTemporaryFile() as file:
@@ -122,18 +133,18 @@ async def _acknowledgement(program: Path, process: Process, address: str) -> Fig
     return replace(figure, broker_cpu_s=process.cpu_s() - before_s)
 
 
-async def _through(program: Path, process: Process, address: str) -> Figure:
+async def through(program: Path, process: Broker, address: str, topic: str = "through") -> Figure:
     """From the call to a consumer whose fetch waits for it."""
     before_s = process.cpu_s()
     with tempfile.NamedTemporaryFile() as file, tempfile.NamedTemporaryFile() as acknowledged:
         # It makes the topic, so that the consumer finds it.
-        await _run(program, address, "through", *PRODUCE, "-q", "-c", "1")
+        await _run(program, address, topic, *PRODUCE, "-q", "-c", "1")
         consume = ("-C", "-o", "end", "-l", "-A", file.name, "-q", "-c", str(LATENCY_RECORDS))
         async with asyncio.TaskGroup() as group:
-            consumed = group.create_task(_run(program, address, "through", *consume))
+            consumed = group.create_task(_run(program, address, topic, *consume))
             # The consumer has to be there before the first message: it reads from the end.
             await asyncio.sleep(1)
-            await _run(program, address, "through", *_paced(acknowledged.name))
+            await _run(program, address, topic, *_paced(acknowledged.name))
         figure = _latency("latency, through to a consumer", consumed.result(), Path(file.name))
     return replace(figure, broker_cpu_s=process.cpu_s() - before_s)
 

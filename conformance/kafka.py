@@ -143,6 +143,7 @@ class ApacheKafka:
         ports: of the broker and its controller.
         libraries: where its jars are; those of `VERSION` without.
         settings: lines behind those of `SETTINGS`.
+        memory: options of its JVM.
 
     Raises:
         Unavailable: it can't be had on this machine.
@@ -155,11 +156,13 @@ class ApacheKafka:
         *,
         libraries: Path | None = None,
         settings: str = "",
+        memory: Sequence[str] = (MEMORY,),
     ) -> None:
         broker, controller = ports
         self.address = f"127.0.0.1:{broker}"
         self._folder = folder
         self._libraries = libraries
+        self._memory = memory
         self._settings = folder / "server.properties"
         self._log = folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -175,6 +178,17 @@ class ApacheKafka:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
+    @property
+    def pid(self) -> int:
+        """Its process.
+
+        Raises:
+            ProcessLookupError: it does not run.
+        """
+        if self._process is None:
+            raise ProcessLookupError(f"no Apache Kafka runs at {self.address}")
+        return self._process.pid
+
     def start(self) -> None:
         """Start it, and wait until it answers.
 
@@ -183,7 +197,7 @@ class ApacheKafka:
         """
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                java("kafka.Kafka", str(self._settings), libraries=self._libraries),
+                java(*self._memory, "kafka.Kafka", str(self._settings), libraries=self._libraries),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._folder,
@@ -214,7 +228,7 @@ def apache_kafka() -> Iterator[str]:
     """Run a broker over an empty directory; its address."""
     with (
         tempfile.TemporaryDirectory(prefix="streamlog-kafka-") as folder,
-        ApacheKafka(Path(folder), _free_ports(2)) as broker,
+        ApacheKafka(Path(folder), free_ports(2)) as broker,
     ):
         try:
             yield broker.address
@@ -235,7 +249,7 @@ def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
     raise ConnectionError(f"Apache Kafka does not start at {address}: {last}")
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Taken by nobody a moment ago: the controller's is told to others before it is bound."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
