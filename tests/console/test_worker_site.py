@@ -10,7 +10,7 @@ import pytest
 
 from streamlog import App, agg, tumbling
 from streamlog.connectors.memory import MemoryRows, MemorySink
-from streamlog.errors import TopologyError
+from streamlog.errors import TopologyError, quantity
 from streamlog.http_access import user_file
 from streamlog.http_access.access_settings import HttpAccess
 from streamlog.http_access.user_file import set_user
@@ -114,7 +114,7 @@ def test_rows_are_found_by_key_by_prefix_and_by_the_time_of_their_window(tmp_pat
             async def shown(path: str, rows: int) -> str:
                 while True:
                     page = Page((await browser.get(f"/console/tables/{path}")).text)
-                    if f"{rows} rows." in page.text:
+                    if f"{quantity(rows, 'row')}." in page.text:
                         return page.text
 
             assert "<b>" in await shown("totals", 3)

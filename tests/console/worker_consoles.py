@@ -26,6 +26,7 @@ async def worker_console(
     path: Path,
     auth: tuple[str, str] | None = None,
     security: Security | None = None,
+    bound_s: float = 60,
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Log]]:
     """Run a worker with a console in the block; yields a browser's client, and the worker's log."""
     stop, started = asyncio.Event(), asyncio.get_running_loop().create_future()
@@ -41,7 +42,7 @@ async def worker_console(
         connect_site=connect_site_of,
         console_site=partial(site_of, security=security),
     )
-    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(bound_s), asyncio.TaskGroup() as group:
         group.create_task(worker.run(stop))
         start: WorkerStart = await started
         url = f"http://{start.web}"

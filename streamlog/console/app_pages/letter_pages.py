@@ -61,10 +61,17 @@ class LetterTopic(msgspec.Struct, frozen=True, kw_only=True):
     """A topic of dead letters."""
 
     name: str
-    letters: int | None
-    """The offsets that it holds; None: the topic does not exist yet."""
+    offsets: int | None
+    """How many it holds; None: the topic does not exist yet."""
     left: int | None
-    """Those behind the last one that was sent again in order."""
+    """The letters that were not sent again."""
+    is_exact: bool = True
+    """Whether these were counted; otherwise they are as many at most."""
+
+    @property
+    def waiting(self) -> str:
+        """The letters that were not sent again, in words."""
+        return f"{'' if self.is_exact else 'up to '}{number(self.left)}"
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +117,7 @@ def late_and_dead(
                  "warn" if late else "calm"),
             tile("Dropped", number(sum(drops.values())), "records, since this worker began",
                  "warn" if drops else "calm"),
-            tile("Dead letters", number(sum(each.left or 0 for each in found)), "not sent again",
+            tile("Dead letters", _left(found), "not sent again",
                  "warn" if any(each.left for each in found) else "calm"),
         ),
         h2["Dropped, by node and reason"],
@@ -128,11 +135,11 @@ def late_and_dead(
         _late(late) if late else None,
         h2["Dead-letter topics"],
         rows_of(
-            [Heading("Topic"), Heading("Letters", is_number=True),
+            [Heading("Topic"), Heading("Offsets", is_number=True),
              Heading("Not sent again", is_number=True)],
             [
                 (a(class_="name", href=address("letters", each.name))[each.name],
-                 number(each.letters), number(each.left))
+                 number(each.offsets), each.waiting)
                 for each in found[:200]
             ],
             name="Dead-letter topics",
@@ -144,6 +151,11 @@ def late_and_dead(
         ),
     )  # fmt: skip
     return View(title="Late and dead records", content=content)
+
+
+def _left(found: Sequence[LetterTopic]) -> str:
+    about = "" if all(each.is_exact for each in found) else "up to "
+    return f"{about}{number(sum(each.left or 0 for each in found))}"
 
 
 def _late(late: Mapping[str, int]) -> Markup:

@@ -38,6 +38,7 @@ from streamlog.console.pages.page_parts import (
     pager,
     rows_of,
 )
+from streamlog.errors import quantity
 
 ROWS_MAX: Final = 100
 """Rows of one page; a prefix or a time finds others."""
@@ -109,7 +110,7 @@ def table(
         more: whether there are others, which are not shown.
         error: why there are none.
     """
-    said = f"The first {len(found)} rows." if more else f"{len(found)} rows."
+    said = f"The first {len(found)} rows." if more else f"{quantity(len(found), 'row')}."
     content = joined(
         div(class_="crumb")[a(href=address("tables"))["Tables"]],
         heading_row(h1[look.name]),

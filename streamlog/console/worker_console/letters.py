@@ -7,7 +7,7 @@ what is sent is exactly what a page has shown, unless a form has changed its val
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -37,10 +37,17 @@ from streamlog.worker.topics.dead_letters import (
     partitioners_of,
     progress,
     read_letters,
+    read_unsent,
     replay_group,
     send_chosen,
+    unsent,
 )
 
+COUNTED_MAX: Final = 100
+"""Letters that are counted by reading them; of more, their offsets say about how many there are."""
+Offsets: TypeAlias = Mapping[TopicPartition, int]
+Span: TypeAlias = tuple[Progress, Offsets]
+"""What was sent of a topic, and where it ends."""
 NAMED: Final = 5
 """Letters that the audit names; of the others, it has the number."""
 _SHORT: Final = {
@@ -57,6 +64,7 @@ class Letters:
 
     def __init__(self, log: Log, program: Program) -> None:
         self._log, self._program = log, program
+        self._counted = dict[str, tuple[Span, LetterTopic]]()
 
     def topics(self) -> list[str]:
         """Return the topics that the app writes dead letters to."""
@@ -76,12 +84,28 @@ class Letters:
                     ends = await consumer.end_offsets(sent)
             # It is made with the first letter, or was deleted.
             except UnknownTopicOrPartition:
-                found.append(LetterTopic(name=name, letters=None, left=None))
+                found.append(LetterTopic(name=name, offsets=None, left=None))
                 continue
-            left = sum(max(ends[p] - each.until - len(each.ahead), 0) for p, each in sent.items())
-            count = sum(ends[part] - begins[part] for part in sent)
-            found.append(LetterTopic(name=name, letters=count, left=left))
+            found.append(await self._row(name, sent, begins, ends))
         return found
+
+    async def _row(self, name: str, sent: Progress, begins: Offsets, ends: Offsets) -> LetterTopic:
+        span = (sent, ends)
+        # Counted once, and not at each look of each page: letters are read for it.
+        known = self._counted.get(name)
+        if known is not None and known[0] == span:
+            return known[1]
+        held = sum(ends[part] - begins[part] for part in sent)
+        left = sum(max(ends[p] - each.until - len(each.ahead), 0) for p, each in sent.items())
+        is_exact = left <= COUNTED_MAX
+        if left and is_exact:
+            # Transactions take offsets as well: of a few, these would be a large part.
+            async with letter_reader(self._log, name) as consumer:
+                found = await read_unsent(self._log, consumer, sent, COUNTED_MAX)
+            left = len(unsent(found, sent))
+        row = LetterTopic(name=name, offsets=held, left=left, is_exact=is_exact)
+        self._counted[name] = (span, row)
+        return row
 
     async def page(
         self,
