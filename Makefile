@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help bench-instructions demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror bench-kafka compile clean test-opensearch mutants tutorial figures docs docs-build lint-docs pictures wheels wheels-check release
+.PHONY: help bench-instructions demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror bench-kafka compile clean test-opensearch mutants tutorial figures docs docs-build lint-docs pictures gallery wheels wheels-check release
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -116,6 +116,9 @@ lint-docs: $(VENV)/.docs $(VALE) ## style and spelling of the documentation: val
 
 pictures: $(VENV)/.dev ## the console as pictures in docs/images, by Chromium; needs Debian's package chromium
 	@$(BIN)/python -m tools.pictures
+
+gallery: $(VENV)/.dev ## all pages of the console in build/pictures, light and dark, wide and narrow; needs chromium and playwright
+	@$(BIN)/python -m tests.console.pictures $(ARGS)
 
 figures: $(VENV)/.dev ## the figures of the documentation that code draws, as SVG in docs/images
 	@$(BIN)/python -m tools.figures
