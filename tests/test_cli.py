@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shutil
 import signal
@@ -205,6 +206,9 @@ def test_topology_and_doctor_print_their_reports(here: Path) -> None:
     ):
         code, output = streamlog("-A", "shop", "topology", "--format", as_, cwd=here)
         assert (code, output.startswith(begins), "sums" in output) == (0, True, True), output
+    code, output = streamlog("doctor", "--json", cwd=here)
+    assert code == 0, output
+    assert {"python", "streamlog", "open files"} <= {each["what"] for each in json.loads(output)}
     code, output = streamlog("doctor", cwd=here)
     assert code == 0
     assert has_line(r"python +3\.", output)

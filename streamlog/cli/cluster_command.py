@@ -10,6 +10,7 @@ does before its next step.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -20,11 +21,17 @@ import typer
 from rich.table import Table as Grid
 
 from streamlog.cli.cluster_init import cluster_grow, cluster_init
-from streamlog.cli.operate.cluster_plan import cluster_cordon, cluster_plan, cluster_uncordon
+from streamlog.cli.operate.cluster_plan import (
+    cluster_cordon,
+    cluster_plan,
+    cluster_uncordon,
+    wait_for_moves,
+)
 from streamlog.cli.operate.log_dirs_command import log_dirs
 from streamlog.cli.operate.partition_arguments import parse_partition
+from streamlog.cli.output.progress_bar import progress_bar
 from streamlog.cli.session import LogOption, Session, ask
-from streamlog.cli.terminal import out, say
+from streamlog.cli.terminal import JsonOption, out, say
 from streamlog.client.admin import Admin
 from streamlog.client.admin.cluster_descriptions import (
     ClusterDescription,
@@ -134,12 +141,20 @@ def cluster_status(
             help="Wait at most this long until the cluster is proved healthy; else exit with 1.",
         ),
     ] = None,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Show the quorum, brokers, and partitions that lack a leader or replicas in sync."""
     session: Session = context.obj
-    status = ask(session, log, read_status) if wait is None else wait_for(session, log, wait)
-    show(status)
+    if wait is None:
+        status = ask(session, log, read_status)
+    else:
+        with progress_bar("waiting until the cluster is proved healthy"):
+            status = wait_for(session, log, wait)
+    if as_json:
+        typer.echo(json.dumps(status_object(status), ensure_ascii=False))
+    else:
+        show(status)
     if wait is not None and not status.is_healthy:
         say(f"not healthy after {wait:g} s", err=True)
         raise typer.Exit(EXIT_UNHEALTHY)
@@ -228,9 +243,10 @@ def show(status: ClusterStatus) -> None:
     grid = Grid("broker", "address", "rack", "leads", "holds", "in sync")
     for each in status.cluster.brokers:
         where = f"{each.host}:{each.port}"
-        grid.add_row(str(each.node_id), where, each.rack or "", *_shares(status, each.node_id))
+        shares = map(str, _shares(status, each.node_id))
+        grid.add_row(str(each.node_id), where, each.rack or "", *shares)
     for number in status.missing:
-        grid.add_row(str(number), "missing", "", *_shares(status, number))
+        grid.add_row(str(number), "missing", "", *map(str, _shares(status, number)))
     out().print(grid)
     say(
         f"{quantity(len(status.partitions), 'partition')}, {len(status.lacking)} with replicas out "
@@ -245,6 +261,64 @@ def show(status: ClusterStatus) -> None:
         say(f"not proved: {problem}")
     if len(status.problems) > PROBLEMS_SHOWN:
         say(f"and {len(status.problems) - PROBLEMS_SHOWN} more")
+
+
+def status_object(status: ClusterStatus) -> dict[str, object]:
+    """Return a cluster's state as a JSON object; unlike `show`, it leaves nothing out."""
+    least = {(each.topic, each.partition) for each in status.under_min_isr}
+    brokers = {each.node_id: each for each in status.cluster.brokers}
+    controller = status.cluster.controller
+    return {
+        "cluster": status.cluster.cluster_id,
+        "controller": None if controller == NO_NODE else controller,
+        "is_healthy": status.is_healthy,
+        "quorum": None if status.quorum is None else _quorum_object(status.quorum),
+        "brokers": [
+            {
+                "broker": number,
+                "host": each.host if (each := brokers.get(number)) else None,
+                "port": each.port if each else None,
+                "rack": each.rack if each else None,
+                "is_missing": each is None,
+                **dict(zip(("leads", "holds", "in_sync"), _shares(status, number), strict=True)),
+            }
+            for number in (*brokers, *status.missing)
+        ],
+        "partitions": len(status.partitions),
+        "out_of_sync": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "leader": None if each.leader == NO_NODE else each.leader,
+                "leader_epoch": each.leader_epoch,
+                "replicas": each.replicas,
+                "in_sync": each.in_sync,
+                "offline": each.offline,
+                "is_under_min_isr": (each.topic, each.partition) in least,
+            }
+            for each in status.lacking
+        ],
+        "not_proved": [*status.problems],
+    }
+
+
+def _quorum_object(quorum: QuorumDescription) -> dict[str, object]:
+    return {
+        "leader": quorum.leader,
+        "epoch": quorum.epoch,
+        "high_watermark": quorum.high_watermark,
+        "nodes": [
+            {
+                "node": each.node_id,
+                "role": role,
+                # Negative until the leader knows it, since it began to lead.
+                "end_offset": None if each.end_offset < 0 else each.end_offset,
+                "lag": quorum.lag(each),
+            }
+            for role, nodes in (("voter", quorum.voters), ("observer", quorum.observers))
+            for each in nodes
+        ],
+    }
 
 
 def numbers_of(numbers: Iterable[int]) -> str:
@@ -268,12 +342,13 @@ def _show_quorum(quorum: QuorumDescription) -> None:
     out().print(grid)
 
 
-def _shares(status: ClusterStatus, number: int) -> tuple[str, str, str]:
+def _shares(status: ClusterStatus, number: int) -> tuple[int, int, int]:
+    """Return how many partitions a broker leads, holds, and holds in sync."""
     partitions = status.partitions
     return (
-        str(sum(each.leader == number for each in partitions)),
-        str(sum(number in each.replicas for each in partitions)),
-        str(sum(number in each.in_sync for each in partitions)),
+        sum(each.leader == number for each in partitions),
+        sum(number in each.replicas for each in partitions),
+        sum(number in each.in_sync for each in partitions),
     )
 
 
@@ -351,6 +426,31 @@ def cluster_elect(
         say("nothing to do: preferred replicas lead all partitions")
 
 
+MovesThrottle = Annotated[
+    int | None,
+    typer.Option(
+        "--throttle",
+        metavar="BYTES",
+        min=1,
+        help="Bytes per second that each broker copies at most; alone: for moves in progress.",
+    ),
+]
+MovesVerify = Annotated[
+    bool,
+    typer.Option(
+        "--verify", help="Remove the throttle if no move is in progress; else exit with 1."
+    ),
+]
+MovesWait = Annotated[
+    float | None,
+    typer.Option(
+        "--wait",
+        metavar="SECONDS",
+        help="Wait until the moves have ended, and remove the throttle; else exit with 1.",
+    ),
+]
+
+
 @cluster.command("reassign")
 def cluster_reassign(
     context: typer.Context,
@@ -363,21 +463,11 @@ def cluster_reassign(
         ),
     ] = None,
     *,
-    throttle: Annotated[
-        int | None,
-        typer.Option(
-            "--throttle",
-            metavar="BYTES",
-            min=1,
-            help="Bytes per second that each broker copies at most; alone: for moves in progress.",
-        ),
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Remove the throttle if no move is in progress; else exit with 1.",
-        ),
+    throttle: MovesThrottle = None,
+    verify: MovesVerify = False,
+    wait: MovesWait = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the moves in progress as JSON.")
     ] = False,
     log: LogOption = None,
 ) -> None:
@@ -392,29 +482,54 @@ def cluster_reassign(
         )
     # Before the moves start: otherwise they would begin without a limit.
     if throttle is not None:
-        _throttle(session, log, throttle, wanted)
-    if not wanted:
-        is_done = _show_moves(session, log)
-        if verify and not is_done:
-            raise typer.Exit(1)
-        if verify:
-            for topic in ask(session, log, lambda admin: admin.remove_throttles()):
-                say(f"{topic} is no longer throttled")
+        say(_throttle(session, log, throttle, wanted), err=as_json)
+    if wanted:
+        _move(session, log, wanted, as_json=as_json)
+    has_ended = wait is None or _wait(session, log, wanted, wait, as_json=as_json)
+    if wanted and wait is None and not as_json:
         return
-    _move(session, log, wanted)
+    is_done = _show_moves(session, log, as_json=as_json)
+    if (verify and not is_done) or not has_ended:
+        raise typer.Exit(1)
+    # Other moves than those that were waited for may still need it.
+    if is_done and (verify or wait is not None):
+        for topic in ask(session, log, lambda admin: admin.remove_throttles()):
+            say(f"{topic} is no longer throttled", err=as_json)
 
 
 def _move(
-    session: Session, log: str | None, wanted: Mapping[TopicPartition, list[int] | None]
+    session: Session,
+    log: str | None,
+    wanted: Mapping[TopicPartition, list[int] | None],
+    *,
+    as_json: bool,
 ) -> None:
     done = ask(session, log, lambda admin: admin.alter_partition_reassignments(wanted))
     for where, error in done.items():
         if error is None:
             what = "is moving" if wanted[where] else "stays"
-            say(f"{where.topic}-{where.partition} {what}")
+            # With --json, standard output has nothing but JSON.
+            say(f"{where.topic}-{where.partition} {what}", err=as_json)
     refused = next((error for error in done.values() if error is not None), None)
     if refused is not None:
         raise refused
+
+
+def _wait(
+    session: Session,
+    log: str | None,
+    wanted: Mapping[TopicPartition, list[int] | None],
+    wait_s: float,
+    *,
+    as_json: bool,
+) -> bool:
+    """Wait for these moves, or for all in progress; return whether they have ended."""
+
+    async def wait(admin: Admin) -> bool:
+        moves = [*wanted] or [*await admin.list_partition_reassignments()]
+        return await wait_for_moves(admin, moves, wait_s, lambda text: say(text, err=as_json))
+
+    return ask(session, log, wait)
 
 
 def _throttle(
@@ -422,20 +537,27 @@ def _throttle(
     log: str | None,
     bytes_per_s: int,
     moves: Mapping[TopicPartition, list[int] | None],
-) -> None:
+) -> str:
+    """Limit what brokers copy; return what was done."""
     brokers = ask(session, log, lambda admin: admin.throttle_moves(bytes_per_s, moves))
-    if brokers:
-        say(
-            f"brokers {numbers_of(brokers)} copy at most {bytes_per_s} bytes per second, until"
-            " `streamlog cluster reassign --verify` finds no move in progress"
-        )
-    else:
-        say("no move is in progress, so nothing is throttled")
+    if not brokers:
+        return "no move is in progress, so nothing is throttled"
+    return (
+        f"brokers {numbers_of(brokers)} copy at most {bytes_per_s} bytes per second, until"
+        " `streamlog cluster reassign --verify` finds no move in progress"
+    )
 
 
-def _show_moves(session: Session, log: str | None) -> bool:
+def _show_moves(session: Session, log: str | None, *, as_json: bool) -> bool:
     """Print the moves in progress; return whether there are none."""
     under_way = ask(session, log, lambda admin: admin.list_partition_reassignments())
+    if as_json:
+        listed = [
+            {"topic": where.topic, "partition": where.partition, **msgspec.to_builtins(move)}
+            for where, move in sorted(under_way.items())
+        ]
+        typer.echo(json.dumps(listed))
+        return not under_way
     grid = Grid("partition", "replicas", "adding", "removing")
     for where, move in sorted(under_way.items()):
         numbers = (numbers_of(each) for each in (move.replicas, move.adding, move.removing))

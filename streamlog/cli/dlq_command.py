@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from streamlog.cli.output.plain_text import text_of
+from streamlog.cli.output.progress_bar import progress_bar
 from streamlog.cli.session import LogOption, Session, with_log
 from streamlog.cli.terminal import JsonOption, out, print_grid, say
 from streamlog.cli.topics_command import partitions_of
@@ -124,9 +125,11 @@ def dlq_replay(
                 check_partitions(left)
             else:
                 producer.partition_by(partitioners_of(topics))
-            for first in range(0, len(letters), BATCH_RECORDS):
-                run = letters[first : first + BATCH_RECORDS]
-                sent = await send_again(producer, consumer, run, sent)
+            with progress_bar("replaying", total=len(letters), unit="letters") as bar:
+                for first in range(0, len(letters), BATCH_RECORDS):
+                    run = letters[first : first + BATCH_RECORDS]
+                    sent = await send_again(producer, consumer, run, sent)
+                    bar.advance(len(run))
         return left
 
     letters = with_log(session, log, replay)

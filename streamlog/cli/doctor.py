@@ -20,8 +20,7 @@ from rich.table import Table as Grid
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.storage.disk.descriptors import hard_limit, shares, soft_limit
 from streamlog.cli.session import LogOption, Session
-from streamlog.cli.terminal import PACKAGE, out
-from streamlog.errors import UsageError
+from streamlog.cli.terminal import PACKAGE, JsonOption, print_grid
 from streamlog.metrics.build_info import HOT_MODULES, install_command, release
 
 DEPENDENCIES = ("cramjam", "crc32c", "croniter", "msgspec", "rich", "rocksdict", "typer")
@@ -50,9 +49,7 @@ def doctor(
             help="With an app: read the last N records of each input partition.",
         ),
     ] = 2_000,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print what is wrong with a log as JSON.")
-    ] = False,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Find what is wrong with a log (--log) and an app (-A), and the commands that mend it.
@@ -63,9 +60,7 @@ def doctor(
     """
     session: Session = context.obj
     if log is None and session.app is None:
-        if as_json:
-            raise UsageError("doctor --json needs a log: add --log URL, or -A MODULE before doctor")
-        _show_installation()
+        _show_installation(as_json=as_json)
         return
     from streamlog.cli.operate.log_doctor import examine  # noqa: PLC0415 - brings the log in
 
@@ -77,7 +72,7 @@ def doctor(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _show_installation() -> None:
+def _show_installation(*, as_json: bool) -> None:
     grid = Grid("what", "found", box=None, show_header=False)
     grid.add_row("python", f"{sys.version.split()[0]} ({sys.executable})")
     grid.add_row("streamlog", f"{release() or 'not installed'} ({PACKAGE})")
@@ -89,7 +84,7 @@ def _show_installation() -> None:
         grid.add_row(name, "compiled" if _is_compiled(name) else "interpreted (make compile)")
     grid.add_row("java", _java())
     grid.add_row("open files", open_files(soft_limit(), hard_limit()))
-    out().print(grid)
+    print_grid(grid, as_json=as_json)
 
 
 def open_files(soft: int, hard: int) -> str:

@@ -231,6 +231,7 @@ def groups_reset_offsets(
         bool,
         typer.Option("--execute/--dry-run", help="Change the offsets, or only show the change."),
     ] = False,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Move the committed offsets of a group without members; without --execute, only show it."""
@@ -257,20 +258,21 @@ def groups_reset_offsets(
         return before, after
 
     before, after = with_log(context.obj, log, reset)
-    _show_moves(before, after)
+    _show_moves(before, after, as_json=as_json)
     say(
         f"group {name} continues at the new offsets"
         if execute
-        else "nothing was changed: repeat with --execute to change the offsets"
+        else "nothing was changed: repeat with --execute to change the offsets",
+        err=as_json,
     )
 
 
-def _show_moves(before: Offsets, after: Offsets) -> None:
+def _show_moves(before: Offsets, after: Offsets, *, as_json: bool) -> None:
     grid = Grid("topic", "partition", "offset", "new offset")
     for part in sorted(after):
         numbers = (before.get(part), after[part])
         grid.add_row(part.topic, str(part.partition), *map(_format_offset, numbers))
-    out().print(grid)
+    print_grid(grid, as_json=as_json)
 
 
 async def _chosen(

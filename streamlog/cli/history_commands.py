@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from streamlog.cli.output.progress_bar import progress_bar
 from streamlog.cli.session import LogOption, Session, run
-from streamlog.cli.terminal import log_warnings, say
+from streamlog.cli.terminal import JsonOption, log_warnings, say
 from streamlog.durations import duration_ms, moment
 from streamlog.errors import TopologyError, UsageError, quantity
 from streamlog.interrupts import interruptible
@@ -18,8 +21,8 @@ from streamlog.metrics.build_info import install_command
 if TYPE_CHECKING:
     from streamlog.app import App
     from streamlog.dsl.topic import Topic
-    from streamlog.history.comparison import Comparison, Inputs
-    from streamlog.history.live_comparison import LiveComparison
+    from streamlog.history.comparison import Comparison, Inputs, PartitionComparison
+    from streamlog.history.live_comparison import LiveComparison, LivePartition
     from streamlog.history.readers import LogReader
     from streamlog.nodes.topic_spec import TopicSpec
     from streamlog.snapshots.snapshot import Snapshot
@@ -170,6 +173,7 @@ def compare(
     patience: ComparedPatience = "30s",
     directory: DirectoryOption = None,
     inputs: InputsOption = True,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Compare the staged rows of a history, or the rows of a version, with the app's rows.
@@ -194,18 +198,43 @@ def compare(
         comparison = _compare_staged(app, spec, staged, inputs=inputs)
     else:
         found = _topic(app, spec)
-        with log_warnings():
+        with log_warnings(), progress_bar(f"comparing {topic}"):
             comparison = app.compare(found, version=version, since=since, patience=patience)
-    say(str(comparison))
+    if as_json:
+        typer.echo(json.dumps(_comparison_object(comparison), ensure_ascii=False))
+    else:
+        say(str(comparison))
     if not comparison:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _comparison_object(found: Comparison | LiveComparison) -> dict[str, object]:
+    """Return a comparison as JSON; rows stand as the report shows them, decoded."""
+    partitions = [_partition_object(each) for each in found.partitions]
+    return {"topic": found.topic, "is_equal": found.is_equal, "partitions": partitions}
+
+
+def _partition_object(found: PartitionComparison | LivePartition) -> dict[str, object]:
+    from streamlog.history.live_comparison import LivePartition  # noqa: PLC0415 - as above
+
+    fields = msgspec.structs.asdict(found)
+    counts = {name: value for name, value in fields.items() if isinstance(value, int)}
+    if isinstance(found, LivePartition):
+        return {**counts, "differences": found.shown}
+    return {
+        **counts,
+        "differences": [
+            {"is_staged": each.is_staged, "row": each.text, "inputs": each.inputs}
+            for each in found.differences
+        ],
+    }
 
 
 def _compare_staged(app: App, spec: TopicSpec, snapshot: Snapshot, *, inputs: bool) -> Comparison:
     from streamlog.history.comparison import compare_topic  # noqa: PLC0415 - other commands start faster
     from streamlog.history.readers import LogReader  # noqa: PLC0415 - the same
 
-    with LogReader(app.log, app.security) as reader:
+    with progress_bar(f"comparing {spec.name}"), LogReader(app.log, app.security) as reader:
         led = _inputs_of(app, snapshot, spec, reader) if inputs else None
         return compare_topic(_topic(app, spec), snapshot, reader, led)
 

@@ -6,11 +6,14 @@ before it changes anything.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.markup import escape
 from rich.table import Table as Grid
@@ -25,7 +28,9 @@ from streamlog.broker.storage.repair.partition_repair import (
 )
 from streamlog.broker.storage.repair.raw_partition import RawBatch, Unsound, batches_of_file
 from streamlog.cli.output.plain_text import text_of
-from streamlog.cli.terminal import out, say
+from streamlog.cli.output.progress_bar import BYTES, progress_bar
+from streamlog.cli.output.record_format import plain_bytes
+from streamlog.cli.terminal import JsonOption, out, say
 from streamlog.errors import CorruptData, UsageError, quantity
 from streamlog.records.batch import RecordBatch
 from streamlog.records.control_batches import ABORT, COMMIT, marker_of, time_mark_of
@@ -42,15 +47,18 @@ Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The log's data d
 
 
 @log_commands.command()
-def verify(directory: Directory) -> None:
+def verify(directory: Directory, *, as_json: JsonOption = False) -> None:
     """Read every batch and index, and list what is damaged; exits with 1 if anything is.
 
     While a broker runs on the directory, the end of each partition is not checked.
     """
     with Inspection.open(str(directory)) as inspection:
         _tell_holder(inspection)
-        report = inspection.verify()
-    _show(report)
+        report = _verified(inspection)
+    if as_json:
+        typer.echo(json.dumps(_report_object(report), ensure_ascii=False))
+    else:
+        _show(report)
     if not report.is_sound:
         raise typer.Exit(EXIT_DAMAGED)
 
@@ -76,13 +84,16 @@ def dump(
     records: Annotated[
         bool, typer.Option("--records", help="Print the records of each batch.")
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object per batch, one per line.")
+    ] = False,
 ) -> None:
     """Print the batches of a partition or of a file; with --records, their records as well."""
+    lines = partial(_json_lines if as_json else _dump_batches, records=records)
     if path.is_file():
         if topic is not None:
             raise UsageError(f"{path} is a file: give it alone, without a topic")
-        found = _batches_of(path, offset)
-        for line in islice(_dump_batches(found, records=records), limit):
+        for line in islice(lines(_batches_of(path, offset)), limit):
             say(line)
         return
     if topic is None or partition is None:
@@ -90,9 +101,7 @@ def dump(
     with Inspection.open(str(path)) as inspection:
         _tell_holder(inspection)
         stored = inspection.partition(topic, partition)
-        for line in islice(
-            _dump_batches(inspection.batches(stored, offset), records=records), limit
-        ):
+        for line in islice(lines(inspection.batches(stored, offset)), limit):
             say(line)
 
 
@@ -119,7 +128,7 @@ def repair(
     with Inspection.open(str(directory)) as inspection:
         # A broker on the directory would write to the files meanwhile.
         inspection.check_alone()
-        report = inspection.verify()
+        report = _verified(inspection)
         _show(report)
         repairable = [finding for finding in report.findings if finding.kind in REPAIRED_KINDS]
         if not repairable:
@@ -131,12 +140,18 @@ def repair(
             typer.confirm("repair?", abort=True)
         for done in repair_partition(inspection, report):
             say(f"{done.path}: {done.what}")
-        left = inspection.verify()
+        left = _verified(inspection)
     say("the rest of the log is readable" if left.is_sound else "some damage remains:")
     if not left.is_sound:
         _show(left)
         _advise(left)
         raise typer.Exit(EXIT_DAMAGED)
+
+
+def _verified(inspection: Inspection) -> InspectionReport:
+    with progress_bar(f"reading {inspection.path}", unit=BYTES) as bar:
+        bar.total = inspection.log_bytes()
+        return inspection.verify(on_read=bar.advance)
 
 
 def _tell_holder(inspection: Inspection) -> None:
@@ -168,6 +183,16 @@ def _show(report: InspectionReport) -> None:
         f"{quantity(counts.batches, 'batch', 'batches')}, {quantity(counts.records, 'record')}, "
         f"{quantity(counts.size_bytes, 'byte')}: {_verdict(report)}"
     )
+
+
+def _report_object(report: InspectionReport) -> dict[str, object]:
+    return {
+        "is_sound": report.is_sound,
+        **msgspec.to_builtins(report.counts),
+        "findings": [
+            {**msgspec.to_builtins(each), "is_damage": each.is_damage} for each in report.findings
+        ],
+    }
 
 
 def _advise(report: InspectionReport) -> None:
@@ -232,6 +257,59 @@ def _dump_batches(
         yield _batch_line(each)
         if records:
             yield from _record_lines(each)
+
+
+def _json_lines(batches: Iterator[RawBatch | Finding | Unsound], *, records: bool) -> Iterator[str]:
+    for each in batches:
+        if isinstance(each, RawBatch):
+            found = _batch_object(each)
+            if records and each.batch.is_control:
+                found["control"] = [line.strip() for line in _marker_lines(each.batch)]
+            elif records:
+                found["records"] = _record_objects(each)
+        else:
+            found = {"what": "damaged", **msgspec.to_builtins(each)}
+        yield json.dumps(found, ensure_ascii=False)
+
+
+def _batch_object(placed: RawBatch) -> dict[str, object]:
+    batch = placed.batch
+    has_producer = batch.producer_id >= 0
+    return {
+        "what": "batch",
+        "path": placed.path,
+        "position": placed.position,
+        "size_bytes": batch.size_bytes,
+        "first_offset": batch.base_offset,
+        "next_offset": batch.next_offset,
+        "record_count": batch.record_count,
+        "first_timestamp_ms": batch.base_timestamp_ms,
+        "max_timestamp_ms": batch.max_timestamp_ms,
+        "leader_epoch": batch.leader_epoch,
+        "codec": _codec(batch),
+        "producer_id": batch.producer_id if has_producer else None,
+        "producer_epoch": batch.producer_epoch if has_producer else None,
+        "base_sequence": batch.base_sequence if has_producer else None,
+        **{attribute: getattr(batch, attribute) for attribute in MARKS.values()},
+    }
+
+
+def _record_objects(placed: RawBatch) -> list[dict[str, object]] | dict[str, str]:
+    """Return the records of a batch; why they can't be decoded, if so."""
+    try:
+        found = placed.batch.records()
+    except CorruptData as error:
+        return {"error": str(error)}
+    return [
+        {
+            "offset": each.offset,
+            "timestamp_ms": each.timestamp_ms,
+            "key": plain_bytes(each.key),
+            "value": plain_bytes(each.value),
+            "headers": [[name, plain_bytes(data)] for name, data in each.headers],
+        }
+        for each in found
+    ]
 
 
 def _batch_line(placed: RawBatch) -> str:

@@ -12,15 +12,17 @@ import codecs
 import os
 import stat
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 import msgspec
 import typer
 
+from streamlog.cli.output.progress_bar import progress_bar
 from streamlog.cli.output.record_format import raw_bytes
 from streamlog.cli.session import (
     LogOption,
@@ -425,27 +427,32 @@ class LineSender:
         Raises:
             StreamlogError: a line can't be sent; names it. The number of sent lines is printed.
         """
+        encode = partial(encoder.of_line, key=key, form=form)
         try:
-            async for line in lines:
-                with _naming(f"{file}, line {line.number}"):
-                    record = encoder.of_line(line, key, form)
-                    self._pending.append((line.number, await self.hand_over(record)))
-                while len(self._pending) > PENDING_MAX:
-                    await self._settle(file)
-            while self._pending:
-                await self._settle(file)
+            with progress_bar(f"sending {file}", unit="records") as bar:
+                async for line in lines:
+                    await self._send_line(file, line, encode)
+                    bar.done = self._sent
+                await self._settle_all(file)
         except StreamlogError:
             say(f"sent {quantity(await self._delivered(), 'record')} before the error", err=True)
             raise
         say(f"sent {quantity(self._sent, 'record')} to {self._topic}")
 
-    async def _settle(self, file: str) -> None:
-        number, sending = self._pending.popleft()
-        try:
-            await sending
-        except LogError as error:
-            raise LogError(f"{file}, line {number}: {error}") from error
-        self._sent += 1
+    async def _send_line(self, file: str, line: Line, encode: Callable[[Line], SentRecord]) -> None:
+        with _naming(f"{file}, line {line.number}"):
+            self._pending.append((line.number, await self.hand_over(encode(line))))
+        await self._settle_all(file, PENDING_MAX)
+
+    async def _settle_all(self, file: str, left: int = 0) -> None:
+        """Wait for the oldest records in flight, until no more than `left` remain."""
+        while len(self._pending) > left:
+            number, sending = self._pending.popleft()
+            try:
+                await sending
+            except LogError as error:
+                raise LogError(f"{file}, line {number}: {error}") from error
+            self._sent += 1
 
     async def _delivered(self) -> int:
         """Wait for the records in flight; return how many records were sent in all."""

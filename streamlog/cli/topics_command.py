@@ -16,6 +16,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from streamlog.cli.output.progress_bar import progress_bar
 from streamlog.cli.session import LogOption, Session, ask, complete_topics, hinted, run
 from streamlog.cli.terminal import JsonOption, out, parse_name_values, print_grid, say
 from streamlog.client.admin import Admin
@@ -340,6 +341,7 @@ def topics_check(
             help="How many of the newest records of each partition to check.",
         ),
     ] = CHECKED,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Find out which partitioner wrote a topic's keys: murmur2, crc32, fnv1a, or none of them."""
@@ -356,8 +358,9 @@ def topics_check(
     grid = Grid("partitioner", "keys that fit", "of")
     for each, number in fits.items():
         grid.add_row(each, str(number), str(count))
-    out().print(grid)
-    out().print(_verdict(name, fits, count, partitions))
+    print_grid(grid, as_json=as_json)
+    # With --json, standard output has nothing but JSON.
+    say(_verdict(name, fits, count, partitions), err=as_json)
 
 
 def _verdict(name: str, fits: dict[str, int], count: int, partitions: int) -> str:
@@ -388,9 +391,12 @@ async def _newest_keys(
         consumer.seek(part, max(begins[part], ends[part] - records))
     reader = log.range_reader(consumer, ends)
     found: set[tuple[bytes, int]] = set()
-    while not await reader.is_at_end():
-        for part, polled in (await reader.poll(timeout_ms=POLL_MS)).items():
-            found |= {(each.key, part.partition) for each in polled if each.key}
+    total = sum(min(ends[part] - begins[part], records) for part in parts)
+    with progress_bar("reading", total=total, unit="records") as bar:
+        while not await reader.is_at_end():
+            for part, polled in (await reader.poll(timeout_ms=POLL_MS)).items():
+                found |= {(each.key, part.partition) for each in polled if each.key}
+                bar.advance(len(polled))
     return sorted(found)
 
 

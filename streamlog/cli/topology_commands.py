@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from streamlog.cli.session import LogOption, Session, run, with_log
-from streamlog.cli.terminal import log_warnings, out
+from streamlog.cli.terminal import JsonOption, log_warnings, out
 from streamlog.durations import TIMESTAMP_MS_MAX, moment, when_ms
 from streamlog.errors import ConfigError, UsageError, quantity
 
@@ -40,6 +41,7 @@ def stream_time(
             help="Reset the tasks shown to this time (ISO 8601 with a time zone).",
         ),
     ] = None,
+    as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
     """Show stored stream times that are ahead of the clock; --reset-to resets them.
@@ -51,10 +53,12 @@ def stream_time(
     app.log, app.security = session.log_url(log), session.security()
     with log_warnings():
         topology = app.program().topology
-    run(_stream_time(app, topology, reset_to))
+    run(_stream_time(app, topology, reset_to, as_json=as_json))
 
 
-async def _stream_time(app: App, topology: Topology, reset_to: str | None) -> None:
+async def _stream_time(
+    app: App, topology: Topology, reset_to: str | None, *, as_json: bool
+) -> None:
     from streamlog.clock import SystemClock  # noqa: PLC0415 - other commands start faster
     from streamlog.log import Log  # noqa: PLC0415 - the same
     from streamlog.worker.operations import stream_times  # noqa: PLC0415 - the same
@@ -66,6 +70,9 @@ async def _stream_time(app: App, topology: Topology, reset_to: str | None) -> No
             found = await stream_times.stream_times_ahead(topology, log=log, clock=clock)
         else:
             found = await stream_times.reset_stream_times(topology, to_ms, log=log, clock=clock)
+    if as_json:
+        typer.echo(json.dumps([_time_object(each, to_ms) for each in found]))
+        return
     if not found:
         typer.echo(f"no stored stream time of {app.id!r} is ahead of the clock")
         return
@@ -79,6 +86,17 @@ async def _stream_time(app: App, topology: Topology, reset_to: str | None) -> No
         f"stream time of {quantity(len(tasks), 'task')} ({', '.join(tasks)}) was reset to "
         f"{moment(to_ms).isoformat()}: start the workers"
     )
+
+
+def _time_object(time: TaskTime, to_ms: int | None) -> dict[str, object]:
+    stored = time.stored
+    return {
+        "task": time.task,
+        "node": stored.node,
+        "source": stored.source or None,  # None: all sources
+        "time_ms": stored.time_ms,
+        "reset_to_ms": to_ms,
+    }
 
 
 def _line(time: TaskTime) -> str:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
 from chaos.ports import reserved_ports
 from streamlog.broker.broker import Broker
-from streamlog.cli.cluster_command import cluster, parse_move, spread, wait_for
+from streamlog.cli.cluster_command import (
+    ClusterStatus,
+    cluster,
+    parse_move,
+    spread,
+    status_object,
+    wait_for,
+)
 from streamlog.cli.session import Session
-from streamlog.client.admin.cluster_descriptions import PartitionDescription
+from streamlog.client.admin.cluster_descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    PartitionDescription,
+)
 from streamlog.errors import ConnectionLost, LogError, UsageError
 from streamlog.record import TopicPartition
 from tests.broker.node import create
@@ -39,6 +51,42 @@ def test_the_status_shows_brokers_and_their_partitions(run_cluster: Invoke) -> N
     assert run_cluster("status", "--wait", "1").startswith("cluster ")
 
 
+def test_the_status_is_an_object(run_cluster: Invoke) -> None:
+    found = json.loads(run_cluster("status", "--json"))
+    (broker,) = found["brokers"]
+    assert broker == {
+        "broker": 1, "host": "127.0.0.1", "port": 0, "rack": None, "is_missing": False,
+        "leads": 2, "holds": 2, "in_sync": 2,
+    }  # fmt: skip
+    assert (found["is_healthy"], found["partitions"], found["out_of_sync"]) == (True, 2, [])
+    assert [each["role"] for each in found["quorum"]["nodes"]] == ["voter"]
+
+
+def lacking_status() -> ClusterStatus:
+    known = [
+        PartitionDescription("a", 0, 1, 3, (1, 2, 3), (1, 2), ()),
+        PartitionDescription("a", 1, 1, 3, (1, 2, 3), (1,), ()),
+        PartitionDescription("a", 2, -1, 4, (3,), (), (3,)),
+    ]
+    brokers = tuple(BrokerDescription(node, "h", 9000 + node, "r") for node in (1, 2))
+    described = ClusterDescription("id", -1, brokers)
+    return ClusterStatus(described, known, None, {"a": 2}, ["one", "two"])
+
+
+def test_a_status_object_leaves_nothing_out() -> None:
+    found = json.loads(json.dumps(status_object(lacking_status())))
+    assert found["controller"] is None
+    assert found["quorum"] is None
+    assert [(each["broker"], each["port"], each["is_missing"]) for each in found["brokers"]] == [
+        (1, 9001, False), (2, 9002, False), (3, None, True),
+    ]  # fmt: skip
+    assert [(each["leader"], each["is_under_min_isr"]) for each in found["out_of_sync"]] == [
+        (1, False), (1, True), (None, True),
+    ]  # fmt: skip
+    assert found["not_proved"] == ["one", "two"]
+    assert not found["is_healthy"]
+
+
 def test_elect_changes_leaders_only_where_needed(run_cluster: Invoke) -> None:
     assert "nothing to do" in run_cluster("elect")
     assert "nothing to do" in run_cluster("elect", "orders-1")
@@ -51,6 +99,13 @@ def test_elect_changes_leaders_only_where_needed(run_cluster: Invoke) -> None:
 def test_reassign_moves_partitions_to_existing_brokers(run_cluster: Invoke) -> None:
     assert "orders-0 is moving" in run_cluster("reassign", "orders-0=1")
     assert "orders-0" not in run_cluster("reassign")
+    # The move ends at once: the replica is there already.
+    assert run_cluster("reassign", "orders-0=1", "--json").splitlines() == [
+        "orders-0 is moving",
+        "[]",
+    ]
+    run_cluster("reassign", "orders-0=1", "--wait", "30", "--throttle", "1000000")
+    run_cluster("reassign", "--wait", "30")
     with pytest.raises(LogError, match="orders-0"):
         run_cluster("reassign", "orders-0=1,2")
     with pytest.raises(LogError, match="not being moved"):

@@ -83,6 +83,11 @@ def test_a_reset_is_shown_and_needs_execute_to_take_effect(here: Path) -> None:
     shown = run_groups(here, "reset-offsets", "readers", "--to-earliest")
     assert row(shown, "t", "1", "10", "0")
     assert "nothing was changed" in shown
+    listed, _ = run_groups(here, "reset-offsets", "readers", "--to-earliest", "--json").splitlines()
+    assert json.loads(listed) == [
+        {"topic": "t", "partition": 0, "offset": 4, "new_offset": 0},
+        {"topic": "t", "partition": 1, "offset": 10, "new_offset": 0},
+    ]
     assert row(run_groups(here, "describe", "readers"), "t", "0", "4", "10", "6")
     done = run_groups(
         here, "reset-offsets", "readers", "--to-offset", "7", "--topic", "t:0", "--execute"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,19 @@ def test_a_history_is_handed_over_to_a_worker(directory: Path) -> None:
     ]  # fmt: skip
     code, output = streamlog(*shop, "compare", "one", "totals", cwd=directory)
     assert code == 0, output
+    code, output = streamlog(*shop, "compare", "one", "totals", "--json", cwd=directory)
+    assert code == 0, output
+    assert json.loads(output) == {
+        "topic": "totals",
+        "is_equal": True,
+        # The history ended before the last three records: their rows came later.
+        "partitions": [
+            {
+                "partition": 0, "equal": 3, "only_staged": 0, "only_live": 0, "later": 3,
+                "differences": [],
+            }
+        ],
+    }  # fmt: skip
 
 
 def test_a_missing_snapshot_is_reported(directory: Path) -> None:

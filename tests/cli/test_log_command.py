@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -150,6 +151,31 @@ def test_a_dump_shows_batches_and_records(here: Path) -> None:
     nowhere = streamlog("dump", "log", "greetings", "9", cwd=here)
     assert nowhere.returncode == 3
     assert "no partition 9" in nowhere.stderr
+
+
+def test_reports_and_dumps_are_json(here: Path) -> None:
+    done = streamlog("dump", "log", "greetings", "0", "--records", "--json", cwd=here)
+    batches = [json.loads(line) for line in done.stdout.splitlines()]
+    # What clients read is the measure: the broker's own decoding, and its own offsets.
+    assert [
+        (each["offset"], each["timestamp_ms"], each["key"].encode(), each["value"].encode())
+        for batch in batches
+        for each in batch["records"]
+    ] == [(each.offset, each.timestamp_ms, each.key, each.value) for each in read_all(here)]
+    assert sum(each["size_bytes"] for each in batches) == the_log(here).stat().st_size
+    sound = json.loads(streamlog("verify", "log", "--json", cwd=here).stdout)
+    assert (sound["is_sound"], sound["records"], sound["findings"]) == (True, RECORDS, [])
+    damage(here, 7)
+    done = streamlog("verify", "log", "--json", cwd=here)
+    assert done.returncode == 1
+    (found,) = json.loads(done.stdout)["findings"]
+    assert (found["topic"], found["kind"], found["is_damage"]) == ("greetings", "damaged", True)
+    assert (found["first_offset"], found["next_offset"]) == (7, 8)
+    lines = streamlog("dump", "log", "greetings", "0", "--json", cwd=here).stdout.splitlines()
+    # A batch of one record holds each offset; the damaged one stands between its neighbours.
+    assert [json.loads(line)["what"] for line in lines] == [
+        "damaged" if offset == 7 else "batch" for offset in range(RECORDS)
+    ]
 
 
 def test_a_dump_of_a_file_shows_batches_from_any_offset(here: Path) -> None:

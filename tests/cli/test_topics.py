@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -83,5 +84,8 @@ def test_check_reports_the_partitioner_of_the_keys(
     assert "No record has a key" in run_topics("check", "t")
     write_keys(tmp_path / "log", partitioner)
     assert verdict in " ".join(run_topics("check", "t").split())
+    listed, *said = run_topics("check", "t", "--json").splitlines()
+    assert [each["of"] for each in json.loads(listed)] == [50, 50, 50]
+    assert verdict in " ".join(said)
     run_topics("create", "one", "--partitions", "1")
     assert "every partitioner fits" in run_topics("check", "one")

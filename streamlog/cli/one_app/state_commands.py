@@ -13,6 +13,7 @@ import typer
 from rich.table import Table as Grid
 
 from streamlog.cli.output.plain_text import one_line
+from streamlog.cli.output.progress_bar import progress_bar
 from streamlog.cli.session import LogOption, Session, with_log
 from streamlog.cli.terminal import log_warnings, out, say
 from streamlog.client.offset_targets import Target, at_offset, at_time, latest
@@ -20,7 +21,7 @@ from streamlog.durations import when_ms
 from streamlog.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from streamlog.cli.one_app.state_reader import StoredRow
+    from streamlog.cli.one_app.state_reader import StateDifference, StoredRow
     from streamlog.log import Log
     from streamlog.worker.operations.app_reset import ResetPlan
 
@@ -167,9 +168,11 @@ def state_ls(where: WhereArgument, *, as_json: JsonOption = False) -> None:
     rows: list[dict[str, Any]] = []
     for task in state_reader.stored_tasks(where):
         counts, sizes = Counter[str](), Counter[str]()
-        for store, key, value in state_reader.rows_of(task):
-            counts[store] += 1
-            sizes[store] += len(key) + len(value)
+        with progress_bar(f"reading task {task.name}", unit="rows") as bar:
+            for store, key, value in state_reader.rows_of(task):
+                counts[store] += 1
+                sizes[store] += len(key) + len(value)
+                bar.done += 1
         offset = state_reader.changelog_offset_of(task)
         rows += [
             {
@@ -237,29 +240,38 @@ def state_diff(
 
     first, second = map(state_reader.stored_tasks, (before, after))
     differs = False
-    for each in islice(state_reader.differences(first, second, store), limit):
-        differs = True
-        old, new = (
-            None if value is None else state_reader.shown(each.task, each.store, each.key, value)
-            for value in (each.before, each.after)
-        )
-        row = old or new
-        if as_json:
-            both = {"before": old and old.value, "after": new and new.value}
-            typer.echo(json.dumps({"change": each.sign, **_object(row), **both}))
-        else:
-            values = [_text(side.value) for side in (old, new) if side is not None]
-            say(f"{each.sign} {_label(row)}\t{' -> '.join(values)}")
+    with progress_bar(f"comparing {before} and {after}", prints=True):
+        for each in islice(state_reader.differences(first, second, store), limit):
+            differs = True
+            _print_difference(each, as_json=as_json)
     if differs:
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _print_difference(found: StateDifference, *, as_json: bool) -> None:
+    from streamlog.cli.one_app.state_reader import shown  # noqa: PLC0415 - RocksDB, for this
+
+    old, new = (
+        None if value is None else shown(found.task, found.store, found.key, value)
+        for value in (found.before, found.after)
+    )
+    row = old or new
+    if as_json:
+        both = {"before": old and old.value, "after": new and new.value}
+        typer.echo(json.dumps({"change": found.sign, **_object(row), **both}))
+        return
+    values = [_text(side.value) for side in (old, new) if side is not None]
+    say(f"{found.sign} {_label(row)}\t{' -> '.join(values)}")
 
 
 def _shown(where: str, store: str | None) -> Iterator[StoredRow]:
     from streamlog.cli.one_app import state_reader  # noqa: PLC0415 - RocksDB, for this
 
     for task in state_reader.stored_tasks(where):
-        for name, key, value in state_reader.rows_of(task, store):
-            yield state_reader.shown(task.name, name, key, value)
+        with progress_bar(f"reading task {task.name}", unit="rows", prints=True) as bar:
+            for name, key, value in state_reader.rows_of(task, store):
+                bar.done += 1
+                yield state_reader.shown(task.name, name, key, value)
 
 
 def _print(rows: Iterable[StoredRow], *, as_json: bool) -> None:

@@ -17,6 +17,7 @@ import msgspec
 import typer
 from rich.table import Table as Grid
 
+from streamlog.cli.output.progress_bar import progress_bar
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import Admin
@@ -199,8 +200,7 @@ async def execute_moves(
         verify = "`streamlog cluster reassign --verify` removes the throttle when they have ended"
         report(f"{quantity(len(moves), 'move')} started; {verify}")
         return True
-    if not await _wait_for(admin, moves, wait_s, report):
-        report(f"moves are still in progress after {wait_s:g} s")
+    if not await wait_for_moves(admin, moves, wait_s, report):
         return False
     if throttle is not None:
         await admin.remove_throttles()
@@ -216,27 +216,44 @@ async def execute_moves(
     return True
 
 
-async def _wait_for(
-    admin: Admin, moves: Collection[TopicPartition], wait_s: float, report: Callable[[str], None]
+async def wait_for_moves(
+    admin: Admin,
+    moves: Collection[TopicPartition],
+    wait_s: float,
+    report: Callable[[str], None] = say,
 ) -> bool:
+    """Wait until moves have ended, for `wait_s` at most; return whether they have.
+
+    Raises:
+        StreamlogError: the cluster refuses to list the moves.
+    """
     clock = SystemClock()
     until_ms = clock.now_ms() + round(wait_s * 1000)
     before = len(moves)
-    while True:
-        try:
-            left = len(await admin.list_partition_reassignments(moves))
-        except StreamlogError as error:
-            if not error.retriable:
-                raise
-            left = before
-        if not left:
-            return True
-        if left != before:
-            report(f"{len(moves) - left} of {len(moves)} moves have ended")
-            before = left
-        if clock.now_ms() >= until_ms:
-            return False
-        await asyncio.sleep(LOOK_S)
+    with progress_bar("moving", total=len(moves), unit="partitions") as bar:
+        while True:
+            left = await _moves_left(admin, moves, before)
+            if not left:
+                return True
+            if left != before:
+                report(f"{len(moves) - left} of {len(moves)} moves have ended")
+                bar.done = len(moves) - left
+                before = left
+            if clock.now_ms() >= until_ms:
+                break
+            await asyncio.sleep(LOOK_S)
+    report(f"moves are still in progress after {wait_s:g} s")
+    return False
+
+
+async def _moves_left(admin: Admin, moves: Collection[TopicPartition], before: int) -> int:
+    """Return how many moves are in progress; as many as before while no broker answers."""
+    try:
+        return len(await admin.list_partition_reassignments(moves))
+    except StreamlogError as error:
+        if not error.retriable:
+            raise
+        return before
 
 
 def plan_json(placement: ReplicaPlacement, moves: Moves, throttle: int | None) -> str:

@@ -351,19 +351,27 @@ def create(file: FileArgument, *, connect: UrlOption = "") -> None:
 
 
 @connectors.command("validate")
-def validate(file: FileArgument, *, connect: UrlOption = "") -> None:
+def validate(file: FileArgument, *, as_json: JsonOption = False, connect: UrlOption = "") -> None:
     """Print what is wrong with the settings of a file; exit code 1 if anything is."""
     name, settings = read_connector_file(file)
     kind = settings.get("connector.class", "")
     found = ask_connect(
         connect, "PUT", f"/connector-plugins/{quote(kind, safe='')}/config/validate", settings
     )
-    for each in found["configs"]:
-        for error in each["value"]["errors"]:
-            say(error)
+    wrong = [
+        {"setting": each["value"]["name"], "error": error}
+        for each in found["configs"]
+        for error in each["value"]["errors"]
+    ]
+    if as_json:
+        _print(wrong)
+    else:
+        for each in wrong:
+            say(each["error"])
     if found["error_count"]:
         raise typer.Exit(1)
-    say(f"connector {name} is valid")
+    if not as_json:
+        say(f"connector {name} is valid")
 
 
 @connectors.command("delete")

@@ -11,6 +11,7 @@ import typer
 from rich.table import Table as Grid
 
 from streamlog.cli.operate.partition_arguments import parse_partition
+from streamlog.cli.output.progress_bar import progress_bar
 from streamlog.cli.session import LogOption, Session, ask
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import Admin, LogDir
@@ -122,17 +123,19 @@ async def move_replicas(
         return True
     clock = SystemClock()
     until_ms = clock.now_ms() + int(wait_s * 1000)
-    before = len(partitions)
-    while True:
-        left = _moving(await admin.describe_log_dirs(partitions), broker)
-        if left != before:
-            report(f"{len(partitions) - left} of {len(partitions)} moves have ended")
-            before = left
-        if not left:
-            return True
-        if clock.now_ms() >= until_ms:
-            return False
-        await asyncio.sleep(LOOK_S)
+    before = total = len(partitions)
+    with progress_bar("moving", total=total, unit="replicas") as bar:
+        while True:
+            left = _moving(await admin.describe_log_dirs(partitions), broker)
+            if left != before:
+                report(f"{total - left} of {total} moves have ended")
+                bar.done = total - left
+                before = left
+            if not left:
+                return True
+            if clock.now_ms() >= until_ms:
+                return False
+            await asyncio.sleep(LOOK_S)
 
 
 def _moving(found: Collection[LogDir], broker: int) -> int:

@@ -37,6 +37,7 @@ from streamlog.cli.operate.mirror_promotion import (
     time_text,
     unseal,
 )
+from streamlog.cli.output.progress_bar import Bar, progress_bar
 from streamlog.cli.session import LogOption, Session, ask, run, with_log
 from streamlog.cli.terminal import out, parse_name_values, say
 from streamlog.client.admin import (
@@ -675,7 +676,11 @@ def verify(
     security = broker_config(config, None).security
 
     async def compare_there(opened: Log) -> list[VerifiedPartition]:
-        found = await mirror_to_kafka.compared(opened, connect or "", link, topics or [], _progress)
+        with progress_bar("comparing", unit="partitions") as bar:
+            progress = _progress(bar)
+            found = await mirror_to_kafka.compared(
+                opened, connect or "", link, topics or [], progress
+            )
         return [
             VerifiedPartition(*where, each.start, each.end, each.parts_at) for where, each in found
         ]
@@ -685,10 +690,12 @@ def verify(
         found = await admin.describe_mirrors()
         wanted = _followed(found.mirrors, topics or [], link)
         verified: list[VerifiedPartition] = []
-        for each in found.links:
-            own = [one for one in wanted if one.link == each.name]
-            if own:
-                verified += await _verify_link(admin, each, own, security)
+        total = sum(each.num_partitions for each in wanted)
+        with progress_bar("comparing", total=total, unit="partitions") as bar:
+            for each in found.links:
+                own = [one for one in wanted if one.link == each.name]
+                if own:
+                    verified += await _verify_link(admin, each, own, security, bar)
         return verified
 
     done = with_log(session, log, compare if connect is None else compare_there)
@@ -730,8 +737,10 @@ async def _verify_link(
     link: LinkDescription,
     mirrors: Sequence[MirrorDescription],
     security: SecurityConfig,
+    bar: Bar,
 ) -> list[VerifiedPartition]:
     found = []
+    progress = _progress(bar)
     async with open_source(link, security) as source:
         for mirror in mirrors:
             settings = await admin.describe_configs(mirror.name)
@@ -743,8 +752,9 @@ async def _verify_link(
                     source.admin(),
                     mirror.source_topic,
                     is_compacted="compact" in (settings[POLICY].value or ""),
-                    on_progress=_progress(where),
+                    on_progress=progress(where),
                 )
+                bar.advance()
                 found.append(_verified(where, outcome))
     return found
 
@@ -753,18 +763,19 @@ def _verified(where: TopicPartition, found: ComparedRange) -> VerifiedPartition:
     return VerifiedPartition(*where, found.start, found.end, found.parts_at)
 
 
-def _progress(where: TopicPartition) -> Callable[[int], None]:
-    """Return a function that prints now and then how far a partition is compared."""
+def _progress(bar: Bar) -> Callable[[TopicPartition], Callable[[int], None]]:
+    """Return a function that shows how far a partition is compared: in a bar, or now and then."""
     clock = SystemClock()
     due_ms = clock.now_ms() + PROGRESS_MS
 
-    def report(offset: int) -> None:
+    def report(where: TopicPartition, offset: int) -> None:
         nonlocal due_ms
-        if clock.now_ms() >= due_ms:
+        bar.what = f"comparing {where.topic}-{where.partition}, equal up to offset {offset}"
+        if not bar.is_shown and clock.now_ms() >= due_ms:
             due_ms = clock.now_ms() + PROGRESS_MS
             say(f"{where.topic}-{where.partition}: equal up to offset {offset}", err=True)
 
-    return report
+    return lambda where: partial(report, where)
 
 
 def _show_verified(done: Sequence[VerifiedPartition]) -> None:

@@ -140,10 +140,11 @@ def set_up_logging(*, verbose: bool, line_format: LineFormat | None, file: Path 
 def _handler(line_format: LineFormat) -> logging.Handler:
     handler: logging.Handler
     if line_format is LineFormat.TEXT and sys.stderr.isatty():
-        from rich.console import Console  # noqa: PLC0415 - a broker starts faster without
-        from rich.logging import RichHandler  # noqa: PLC0415 - the same
+        from rich.logging import RichHandler  # noqa: PLC0415 - a broker starts faster without
 
-        handler = RichHandler(console=Console(stderr=True), show_path=False)
+        from streamlog.cli.output.plain_console import stderr_console  # noqa: PLC0415 - the same
+
+        handler = RichHandler(console=stderr_console(), show_path=False)
         handler.setFormatter(OneLineFormatter("%(message)s", datefmt="[%X]"))
         return handler
     handler = logging.StreamHandler()

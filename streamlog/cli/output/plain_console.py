@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -26,3 +27,12 @@ class PlainConsole(Console):
                 yield segment
             else:
                 yield Segment(several_lines(segment.text), segment.style)
+
+
+@cache
+def stderr_console() -> Console:
+    """Return the console on standard error that log lines and progress bars share.
+
+    One that both share, because a line has to be printed above a bar, and not into it.
+    """
+    return Console(stderr=True)

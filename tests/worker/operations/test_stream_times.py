@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -298,5 +299,9 @@ def test_the_stream_time_command_shows_and_resets(tmp_path: Path) -> None:
         assert "nothing was changed" in printed
     with pytest.raises(UsageError, match="--reset-to takes 'now' or a time"):
         say("--reset-to", "yesterday")
+    assert {
+        "task": "0_0", "node": "sales", "source": None, "time_ms": FAR_MS, "reset_to_ms": None,
+    } in json.loads(say("--json"))  # fmt: skip
     assert "stream time of 1 task (0_0) was reset to " in say("--reset-to", "now")
+    assert say("--json") == "[]\n"
     assert say() == "no stored stream time of 'shop' is ahead of the clock\n"

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Self
 
 from streamlog.broker.storage.catalog import LOCK, META, Catalog, TopicEntry, describe_holder
@@ -142,8 +142,32 @@ class Inspection:
                 return stored
         raise UnknownTopicOrPartition(f"{self.path} has no partition {partition} of {topic!r}")
 
-    def verify(self) -> InspectionReport:
+    def log_bytes(self) -> int:
+        """Return the size of all segments, which `verify` reads.
+
+        Raises:
+            CorruptData: a small file of the directory is damaged.
+            LogDirectoryError: it can't be read.
+        """
+        total = 0
+        for stored in self.partitions():
+            with self.disk():
+                for segment in stored.segments(stored.names(self.files)):
+                    total += self._size(segment.path)
+        return total
+
+    def _size(self, path: str) -> int:
+        try:
+            with closing(self.files.open(path)) as file:
+                return file.size()
+        except FileNotFoundError:
+            return 0  # A broker has removed it meanwhile.
+
+    def verify(self, *, on_read: Callable[[int], None] | None = None) -> InspectionReport:
         """Read everything, and compare everything that can be compared.
+
+        Args:
+            on_read: called with the size of each batch that was read, in bytes.
 
         Raises:
             CorruptData: a small file of the directory is damaged, which prevents the inspection.
@@ -153,7 +177,7 @@ class Inspection:
         findings: list[Finding] = []
         for stored in self.partitions():
             with self.disk():
-                findings += self._audit(stored, counts)
+                findings += self._audit(stored, counts, on_read)
         return InspectionReport(tuple(findings), counts)
 
     def findings(self, stored: RawPartition) -> list[Finding]:
@@ -196,13 +220,19 @@ class Inspection:
         except OSError as error:
             raise directory_error(error, self.path) from error
 
-    def _audit(self, stored: RawPartition, counts: Counts) -> list[Finding]:
+    def _audit(
+        self,
+        stored: RawPartition,
+        counts: Counts,
+        on_read: Callable[[int], None] | None = None,
+    ) -> list[Finding]:
         """Audit a partition.
 
         Repeat it if a broker has changed files, as sound ones may look wrong.
         """
         for _ in range(LOOKS_MAX):
             audit = PartitionAudit(self.files, stored, is_open=self.holder is not None)
+            audit.on_read = on_read
             found = audit.findings()
             # 1. The list of files is read. 2. The broker rolls, or retention renames a file. 3. The
             #    audit misses a file that was listed, and reports missing offsets. Only findings of

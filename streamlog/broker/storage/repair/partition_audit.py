@@ -205,6 +205,8 @@ class PartitionAudit:
 
     def __init__(self, files: Files, stored: RawPartition, *, is_open: bool) -> None:
         self.counts = Counts()
+        self.on_read: Callable[[int], None] | None = None
+        """Called with the size of each batch, in bytes."""
         self._files = files
         self._stored = stored
         self._is_open = is_open
@@ -390,6 +392,8 @@ class PartitionAudit:
         self.counts.batches += 1
         self.counts.records += max(batch.record_count, 0)
         self.counts.size_bytes += batch.size_bytes
+        if self.on_read is not None:
+            self.on_read(batch.size_bytes)
 
     def _order(self, placed: RawBatch) -> Iterator[Finding]:
         """Check that a batch continues its producer's sequence, as the broker checked it."""
