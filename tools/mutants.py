@@ -39,6 +39,9 @@ ROOMS = ("streamlog/connect",)
 TESTS = ("tests/connect", "tests/connect_tasks")
 TIMEOUT_S = 60
 """The longest run of one mutant's tests."""
+OUT_OF_TIME = {-signal.SIGXCPU, -signal.SIGALRM, -signal.SIGKILL}
+"""The exit codes of runs that were ended."""
+PROGRESS_EVERY = 50
 TESTS_MAX = 400
 """The most tests that are run for one mutant: those of its module's own file first."""
 
@@ -223,7 +226,7 @@ def survivors_of(
 
     `profile` is hypothesis's: how many examples a property gets.
     """
-    waiting, running = [*reversed(mutants)], dict[int, Mutant]()
+    waiting, running, done = [*reversed(mutants)], dict[int, Mutant](), 0
     while waiting or running:
         while waiting and len(running) < jobs:
             mutant = waiting.pop()
@@ -235,6 +238,11 @@ def survivors_of(
         child, status = os.wait()
         mutant = running.pop(child)
         code = os.waitstatus_to_exitcode(status)
+        done += 1
+        if done % PROGRESS_EVERY == 0:
+            print(f"{done} of {len(mutants)} tried", flush=True)
+        if code in OUT_OF_TIME:
+            print(f"caught because its tests do not end: {mutant}", flush=True)
         if code == pytest.ExitCode.OK:
             yield mutant
         elif code in {pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR}:

@@ -172,6 +172,9 @@ class GroupCopier:
         """The positions of each group that was copied, as the source has sent them last."""
         self._homes: dict[str, int] = {}
         """The broker of the source that was last known to coordinate each of them."""
+        self._mirrored_now: Mapping[str, str] = {}
+        self._mirrored_at = -1
+        """The offset of the metadata that `_mirrored_now` was found in."""
         self._busy: set[str] = set()
         """Groups with members here."""
         self.notices = LinkNotices(f"link {link.name}, groups")
@@ -235,8 +238,7 @@ class GroupCopier:
 
     async def _copy_from(self, node_id: int) -> None:
         """Copy the groups that a broker of the source coordinates."""
-        mirrored = self._mirrored()
-        if not mirrored:
+        if not self._mirrored():
             return
         source = self._sources.setdefault(node_id, SourceGroups(node_id, self._source))
         listed = {each for each in await source.ids() if self._rules.copies(each)}
@@ -246,7 +248,7 @@ class GroupCopier:
         asked.update(dict.fromkeys(each for each, home in self._homes.items() if home == node_id))
         await self._create_coordinators(asked)
         counts = self._within_bound(each for each in asked if self._shard(each) is not None)
-        names, ends = self._topic_names(), self._ends.known(mirrored)
+        names, ends = self._topic_names(), self._ends.known(self._mirrored())
         for portion in portions(counts, POSITIONS_PER_REQUEST):
             found = await source.positions(portion, names)
             for group_id in found.keys() & listed:
@@ -257,14 +259,13 @@ class GroupCopier:
             # take longer than the interval.
             async with asyncio.TaskGroup() as together:
                 for each in current:
-                    together.create_task(self._copy(each, found[each], mirrored, ends))
+                    together.create_task(self._copy(each, found[each], ends))
         self._tell_busy()
 
     async def _copy(
         self,
         group_id: str,
         positions: Mapping[Where, Position],
-        mirrored: Mapping[str, str],
         ends: Mapping[Where, MirrorEnds],
     ) -> None:
         shard = self._shard(group_id)
@@ -279,7 +280,7 @@ class GroupCopier:
         # Between this look and the commit a member may join. The coordinator then refuses the
         # commit, as that of a consumer outside the group.
         (self._busy.add if here.has_members else self._busy.discard)(group_id)
-        change = copy.plan(positions, mirrored, ends, here)
+        change = copy.plan(positions, self._mirrored(), ends, here)
         if not positions and not here.positions:
             # Deleted there, and gone here or never copied.
             self._forget(group_id)
@@ -340,8 +341,18 @@ class GroupCopier:
             asked = FindCoordinatorRequest(key_type=GROUP_KEY_TYPE, coordinator_keys=[first])
             await self._here(asked, version)
 
-    def _mirrored(self) -> dict[str, str]:
-        """Return the source's topics by the names of their active mirrors."""
+    def _mirrored(self) -> Mapping[str, str]:
+        """Return the source's topics by the names of their active mirrors, by the metadata of now.
+
+        What is committed is checked against it without an await in between: once this broker knows
+        that a mirror is paused or promoted, its positions are not touched any more.
+        """
+        if self._mirrored_at != self._metadata.offset:
+            self._mirrored_at = self._metadata.offset
+            self._mirrored_now = self._find_mirrored()
+        return self._mirrored_now
+
+    def _find_mirrored(self) -> Mapping[str, str]:
         topics = self._metadata.topics
         return {
             topics[topic_id].name: mirror.source_topic
@@ -365,6 +376,9 @@ class GroupCopier:
         commits = [*change.commits.items()]
         for begin in range(0, len(commits), POSITIONS_PER_COMMIT):
             portion = commits[begin : begin + POSITIONS_PER_COMMIT]
+            if begin:
+                # A mirror may have been paused while the portion before was committed.
+                portion = [each for each in portion if each[0][0] in self._mirrored()]
             answer = await self._ask_here(_commit_request(group_id, portion), COMMIT_VERSION)
             done = _committed(answer)
             for where, position in portion:

@@ -234,13 +234,11 @@ async def carry_out(admin: Admin, plan: AppPlan) -> None:
         if plan.copying:
             await admin.resume_mirrors(plan.copying)
         raise
+    # No broker copies positions any more, so these stay. After the decision they are the workers'.
     await _set_positions(admin, plan)
     await admin.promote_app_now(plan.cuts())
     # It returns once all partitions have leaders, which are cut.
-    partitions = [TopicPartition(*where) for where in plan.ends]
-    await admin.ends_of(partitions)
-    # A copy of positions that was under way when the topics were paused may have come after ours.
-    await _set_positions(admin, plan)
+    await admin.ends_of([TopicPartition(*where) for where in plan.ends])
 
 
 async def _set_positions(admin: Admin, plan: AppPlan) -> None:

@@ -7,6 +7,7 @@ their answers. A partition whose leader does not answer is left out of it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Final
@@ -21,6 +22,7 @@ from streamlog.client.admin.log_comparison import (
     stored_batches,
 )
 from streamlog.client.admin.lossless_promotion import (
+    LOOK_S,
     LosslessPromotion,
     PromotionOutcome,
     PromotionPatience,
@@ -35,7 +37,7 @@ from streamlog.client.admin.mirror_answers import (
 )
 from streamlog.client.admin.topic_admin import TopicAdmin
 from streamlog.client.offset_lookup import EARLIEST, LATEST, NEWEST, list_offsets
-from streamlog.errors import StreamlogError, UnsupportedVersion
+from streamlog.errors import LogError, StreamlogError, UnsupportedVersion, some_of
 from streamlog.protocol.error_codes import ErrorCode, error_for
 from streamlog.protocol.messages.metadata_log import LinkSetting, MarkedPartition, MirrorCut
 from streamlog.protocol.messages.mirror_messages import (
@@ -66,6 +68,8 @@ SILENT_MS: Final = 10_000
 """A source that has not answered for this long counts as unavailable."""
 LAGGING_MS: Final = 10_000
 """A mirror that has not had everything for this long is lagging."""
+PAUSED_S: Final = 20
+"""How long brokers have to get to know that mirrors are paused."""
 _ACTIVE, _PAUSED, _STOPPED, _PROMOTED, _PROMOTING = range(5)
 """What was decided about a mirror topic, by the protocol's numbers."""
 
@@ -297,10 +301,34 @@ class MirrorAdmin(AdminArea):
     async def pause_mirrors(self, topics: Collection[str]) -> None:
         """Let mirror topics copy nothing until they are resumed.
 
+        It returns once all brokers that answer have paused them. From then on, no copy of a group's
+        positions overwrites one that is committed here.
+
         Raises:
-            LogError: a topic is no mirror, or is stopped; the other ones are paused.
+            LogError: a topic is no mirror, or is stopped; the other ones are paused. Or a broker
+                has not paused them within 20 s.
         """
         await self._alter_mirrors("pause", topics, _PAUSED)
+        await self._until_copied_nowhere({*topics})
+
+    async def _until_copied_nowhere(self, topics: Collection[str]) -> None:
+        copying: list[int] = []
+        try:
+            async with asyncio.timeout(PAUSED_S):
+                while True:
+                    # One that does not answer coordinates no group that can be changed here.
+                    answers, _ = await mirror_answers(self._cluster)
+                    copying = [node for node, each in answers.items() if _copies(each, topics)]
+                    if not copying:
+                        return
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            names = some_of([str(node) for node in copying])
+            raise LogError(
+                f"brokers {names} still copy {some_of(sorted(topics))} {PAUSED_S} s after they were"
+                " paused: look whether they reach the controller (streamlog cluster status), or"
+                " whether another command has resumed the topics"
+            ) from None
 
     async def resume_mirrors(self, topics: Collection[str]) -> None:
         """Let mirror topics that are paused or stopped copy again.
@@ -592,6 +620,11 @@ class MirrorAdmin(AdminArea):
         answers, failures = await mirror_answers(self._cluster)
         silent = {node_id: str(error) for node_id, error in sorted(failures.items())}
         return join_answers(answers, silent, self._cluster.clock.wall_ms())
+
+
+def _copies(answer: DescribeMirrorsResponse, topics: Collection[str]) -> bool:
+    """Return whether one of these topics copies its source, as far as a broker knows."""
+    return any(each.name in topics and each.state == _ACTIVE for each in answer.topics)
 
 
 def _mirrors_cluster(mirror: DescribedMirror, cluster_id: str) -> bool:

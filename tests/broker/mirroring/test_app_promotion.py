@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -22,6 +22,7 @@ from streamlog.cli.operate.app_promotion import (
     plan_promotion,
 )
 from streamlog.client.admin import Admin
+from streamlog.client.consumer import Consumer
 from streamlog.client.offset_metadata import GroupMetadata
 from streamlog.client.producer import Producer
 from streamlog.errors import LogError, PromotionGivenUp, UsageError
@@ -267,13 +268,13 @@ def test_without_a_mark_an_app_is_not_cut() -> None:
 
 
 @asynccontextmanager
-async def working(log: Log) -> AsyncIterator[None]:
+async def working(log: Log) -> AsyncIterator[Consumer]:
     """Be a worker of the app."""
     async with log.consumer(group_id=APP) as consumer:
         await consumer.subscribe(["t"])
         while not consumer.assignment():
             await consumer.poll(timeout_ms=50)
-        yield
+        yield consumer
 
 
 def test_of_a_link_with_two_apps_one_moves_with_what_it_owns_reads_and_writes() -> None:
@@ -318,29 +319,39 @@ def copies(broker: Broker) -> bool:
     return found.copies
 
 
+def whole_plan() -> AppPlan:
+    """Return the plan of an app that keeps its one record."""
+    whole = {("t", 0): 1}
+    return AppPlan(
+        app=APP,
+        topics=("t",),
+        copying=("t",),
+        ends=whole,
+        cut=AppCut(ends=whole, positions={}, committed_by={}, stable=whole, out={}),
+        positions={},
+        read_bytes=0,
+    )
+
+
+@asynccontextmanager
+async def copied() -> AsyncIterator[tuple[Broker, Log]]:
+    """Serve a cluster that mirrors `t` of another one, and has its one record."""
+    async with (
+        serving(MemoryFiles()) as (source, address),
+        serving(MemoryFiles()) as (target, near),
+        Log.open(f"kafka://{near}") as log,
+    ):
+        create(source)
+        await produce(source, batch(b"1"))
+        await mirror(target, await link(target, address, source), source)
+        await until(lambda: content(target) == content(source))
+        yield target, log
+
+
 def test_an_app_that_runs_here_already_is_not_cut_whenever_its_worker_comes() -> None:
     async def early() -> None:
-        async with (
-            serving(MemoryFiles()) as (source, address),
-            serving(MemoryFiles()) as (target, near),
-            Log.open(f"kafka://{near}") as log,
-            AsyncExitStack() as stack,
-        ):
-            create(source)
-            await produce(source, batch(b"1"))
-            await mirror(target, await link(target, address, source), source)
-            await until(lambda: content(target) == content(source))
-            admin, whole = log.admin(), {("t", 0): 1}
-            cut = AppCut(ends=whole, positions={}, committed_by={}, stable=whole, out={})
-            planned = AppPlan(
-                app=APP,
-                topics=("t",),
-                copying=("t",),
-                ends=whole,
-                cut=cut,
-                positions={},
-                read_bytes=0,
-            )
+        async with copied() as (target, log), AsyncExitStack() as stack:
+            admin, planned = log.admin(), whole_plan()
             says = "has 1 worker in this cluster.*stop them"
             async with working(log):
                 with pytest.raises(PromotionGivenUp, match=says):
@@ -357,9 +368,24 @@ def test_an_app_that_runs_here_already_is_not_cut_whenever_its_worker_comes() ->
             with pytest.raises(PromotionGivenUp, match=says):
                 await carry_out(admin, planned)
             await until(lambda: copies(target))
-            admin.pause_mirrors = pause  # type: ignore[method-assign]
-            await stack.aclose()
-            await carry_out(admin, planned)
-            assert not (await produce(target, batch(b"own"))).error_code
 
     asyncio.run(early())
+
+
+def test_positions_are_the_workers_from_the_decision_on() -> None:
+    async def story() -> None:
+        async with copied() as (target, log), AsyncExitStack() as stack:
+            admin = log.admin()
+            decide = admin.promote_app_now
+
+            async def work_at_once(cuts: Mapping[str, Mapping[int, int]]) -> None:
+                await decide(cuts)
+                reader = await stack.enter_async_context(working(log))
+                await reader.commit({TopicPartition("t", 0): 1})
+
+            admin.promote_app_now = work_at_once  # type: ignore[method-assign]
+            await carry_out(admin, whole_plan())
+            assert (await admin.group_offsets(APP))[TopicPartition("t", 0)] == 1
+            assert not (await produce(target, batch(b"own"))).error_code
+
+    asyncio.run(story())

@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
 
 from streamlog.broker.broker import Broker
+from streamlog.broker.mirroring.group_copier import GroupCopier
+from streamlog.broker.mirroring.group_copy import GroupCopy, PositionChanges
+from streamlog.broker.mirroring.source_groups import SourceGroups
 from streamlog.broker.quorum.metadata.mirror_topics import MirrorState
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.log import Log
@@ -114,6 +118,39 @@ def test_positions_follow_resets_with_their_metadata_and_stop_at_the_end_of_the_
                 await produce(pair.source, batch(value))
             await becomes(lambda: pair.position("g"), 22)
             assert await pair.position("g", T1) == 5
+
+    asyncio.run(story())
+
+
+def test_positions_asked_for_before_a_pause_are_not_committed_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        async with mirrored() as pair, pair.there.consumer(group_id="g") as there:
+            await there.commit({T0: 3})
+            await becomes(lambda: pair.position("g"), 3)
+            plans: list[PositionChanges] = []
+            positions, commit = SourceGroups.positions, GroupCopier._commit
+
+            async def come_late(self: SourceGroups, *asked: Any) -> Any:
+                found = await positions(self, *asked)
+                if any(each.offset == 12 for one in found.values() for each in one.values()):
+                    await pair.here.admin().pause_mirrors(["t"])
+                return found
+
+            async def noted(
+                self: GroupCopier, group_id: str, copy: GroupCopy, change: PositionChanges
+            ) -> None:
+                await commit(self, group_id, copy, change)
+                if (await there.committed([T0]))[T0] == 12:
+                    plans.append(change)
+
+            monkeypatch.setattr(SourceGroups, "positions", come_late)
+            monkeypatch.setattr(GroupCopier, "_commit", noted)
+            await there.commit({T0: 12})
+            await until(lambda: bool(plans))
+            assert not any(each.commits for each in plans)
+            assert await pair.position("g") == 3
 
     asyncio.run(story())
 
