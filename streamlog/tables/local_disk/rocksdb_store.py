@@ -26,6 +26,7 @@ from weakref import WeakSet
 
 from rocksdict import (
     AccessType,
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     Checkpoint,
@@ -111,6 +112,9 @@ WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 
 BLOOM_BITS_PER_KEY = 10
 """One look-up in a hundred for an absent key reads a block in vain; costs 1.25 bytes per key."""
+
+INDEX_BLOCK_BYTES = 4 * 1024
+"""Filters and indexes are cached in blocks of about this size, like rows."""
 
 FILLING_BUFFERS_MAX = 4
 """Write buffers of a store that is being filled. With two, a write sometimes waits for the disk
@@ -424,12 +428,12 @@ def _scan(
 
 
 def _options(budget: RocksBudget, write_buffer_bytes: int, *, is_filling: bool) -> Options:
-    table = BlockBasedOptions()
-    table.set_bloom_filter(BLOOM_BITS_PER_KEY, block_based=False)
+    table = _table_options()
     table.set_block_cache(budget.cache)
     # Without this, each open table has its own in memory without a bound.
     table.set_cache_index_and_filter_blocks(v=True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(v=True)
+    table.set_pin_top_level_index_and_filter(v=True)
     options = Options(raw_mode=True)
     options.create_if_missing(create_if_missing=True)
     options.set_block_based_table_factory(table)
@@ -447,6 +451,21 @@ def _options(budget: RocksBudget, write_buffer_bytes: int, *, is_filling: bool) 
         options.set_level_zero_slowdown_writes_trigger(2 * FILLING_TABLES_MAX)
         options.set_level_zero_stop_writes_trigger(3 * FILLING_TABLES_MAX)
     return options
+
+
+def _table_options() -> BlockBasedOptions:
+    """Return the format of tables, in files of a store and in sorted files."""
+    table = BlockBasedOptions()
+    table.set_bloom_filter(BLOOM_BITS_PER_KEY, block_based=False)
+    # In blocks, not whole:
+    # 1. A table of 4 million keys has a filter of 5 MB. The cache of 96 MB consists of 64 shards,
+    #    each with a lock of its own and room for 1.5 MB.
+    # 2. What a shard can't hold is dropped after use: each look-up would read the whole filter
+    #    again, and take 200 us (measured, with 2 million keys) instead of 8.
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(size=True)
+    table.set_metadata_block_size(INDEX_BLOCK_BYTES)
+    return table
 
 
 def _closed_error(path: str) -> UsageError:
@@ -540,7 +559,10 @@ class _Writer:
     def __init__(self, path: str) -> None:
         self.rows = self.size_bytes = 0
         self._path = path
-        self._writer = SstFileWriter(Options(raw_mode=True))
+        options = Options(raw_mode=True)
+        # A store serves rows from such a file until a compaction rewrites them.
+        options.set_block_based_table_factory(_table_options())
+        self._writer = SstFileWriter(options)
         try:
             self._writer.open(path)
         except RocksError as error:

@@ -17,7 +17,8 @@ from streamlog.errors import (
     LogDirectoryLocked,
     StreamlogError,
 )
-from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
+from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore, write_sorted
+from streamlog.tables.state.store_transaction import MEMORY_BYTES
 
 ROOT = Path(__file__).parents[3]
 
@@ -106,6 +107,29 @@ def test_an_old_directory_uses_the_shared_cache_and_filters(tmp_path: Path) -> N
     store.close()
     newest = max(path.glob("OPTIONS-*"))
     assert "filter_policy=bloomfilter" in newest.read_text()
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the kernel counts no reads here")
+def test_a_look_up_reads_single_blocks_of_a_table_of_any_size(tmp_path: Path) -> None:
+    """A filter as one block exceeds what a part of the cache holds: each look-up would read it."""
+    keys, look_ups, block_bytes = 500_000, 100, 4_096
+    rows = ((b"%012d" % number, b"v") for number in range(keys))
+    write_sorted(next(rows), rows, str(tmp_path / "table.sst"), file_bytes=1 << 40)
+    store = RocksStore.open(str(tmp_path / "0_3"), budget=RocksBudget(MEMORY_BYTES // 12))
+    store.replace([str(tmp_path / "table.sst")], [])
+    before = _read_bytes()
+    found = [store.get(b"%012d" % number) for number in range(0, keys, keys // look_ups)]
+    absent = [store.get(b"%012dx" % number) for number in range(0, keys, keys // look_ups)]
+    read_bytes = _read_bytes() - before
+    assert (found, absent) == ([b"v"] * look_ups, [None] * look_ups)
+    # The row, a part of the filter, and one of the index; a whole filter has 625,000 bytes.
+    assert read_bytes < 2 * look_ups * 3 * block_bytes
+    store.close()
+
+
+def _read_bytes() -> int:
+    counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counters["rchar"])
 
 
 def test_closing_ends_open_scans_and_releases_the_directory(tmp_path: Path) -> None:
