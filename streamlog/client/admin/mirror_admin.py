@@ -315,12 +315,7 @@ class MirrorAdmin(AdminArea):
         copying: list[int] = []
         try:
             async with asyncio.timeout(PAUSED_S):
-                while True:
-                    # One that does not answer coordinates no group that can be changed here.
-                    answers, _ = await mirror_answers(self._cluster)
-                    copying = [node for node, each in answers.items() if _copies(each, topics)]
-                    if not copying:
-                        return
+                while copying := await self._copying(topics):
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             names = some_of([str(node) for node in copying])
@@ -329,6 +324,16 @@ class MirrorAdmin(AdminArea):
                 " paused: look whether they reach the controller (streamlog cluster status), or"
                 " whether another command has resumed the topics"
             ) from None
+
+    async def _copying(self, topics: Collection[str]) -> list[int]:
+        """Return the brokers that take one of these topics for one that copies its source."""
+        # One that does not answer coordinates no group that can be changed here.
+        answers, _ = await mirror_answers(self._cluster)
+        return [
+            node
+            for node, answer in answers.items()
+            if any(each.name in topics and each.state == _ACTIVE for each in answer.topics)
+        ]
 
     async def resume_mirrors(self, topics: Collection[str]) -> None:
         """Let mirror topics that are paused or stopped copy again.
@@ -620,11 +625,6 @@ class MirrorAdmin(AdminArea):
         answers, failures = await mirror_answers(self._cluster)
         silent = {node_id: str(error) for node_id, error in sorted(failures.items())}
         return join_answers(answers, silent, self._cluster.clock.wall_ms())
-
-
-def _copies(answer: DescribeMirrorsResponse, topics: Collection[str]) -> bool:
-    """Return whether one of these topics copies its source, as far as a broker knows."""
-    return any(each.name in topics and each.state == _ACTIVE for each in answer.topics)
 
 
 def _mirrors_cluster(mirror: DescribedMirror, cluster_id: str) -> bool:
