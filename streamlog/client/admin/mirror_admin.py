@@ -315,7 +315,7 @@ class MirrorAdmin(AdminArea):
         copying: list[int] = []
         try:
             async with asyncio.timeout(PAUSED_S):
-                while copying := await self._copying(topics):
+                while copying := await self._copying(topics):  # noqa: ASYNC110 - no broker tells
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             names = some_of([str(node) for node in copying])
