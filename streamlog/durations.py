@@ -36,6 +36,7 @@ DURATION_MS_MAX = TIMESTAMP_MS_MAX
 
 _MILLISECOND = timedelta(milliseconds=1)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DAYS_FROM = 3
 _PART = re.compile(r"([0-9]{1,15})(ms|[smhd])")
 _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 _EXAMPLES = "write '250ms', '10s', '5m', '1h30m', '7d' or a timedelta"
@@ -80,6 +81,19 @@ def _parse_ms(text: str) -> int:
     if any(left <= right for left, right in pairwise(units)):
         raise ConfigError(f"{text!r}: name each unit once, the largest first, as in '1h30m'")
     return sum(int(number) * unit for (number, _), unit in zip(parts, units, strict=True))
+
+
+def duration_text(total_ms: int) -> str:
+    """Return a duration, 0 or longer, as users write it: '1h30m', '24h', '7d', '0s'."""
+    # People say 24h and 48h; from three days on, days are easier.
+    begins = "d" if total_ms >= _DAYS_FROM * _UNIT_MS["d"] else "h"
+    text = ""
+    for unit in reversed(_UNIT_MS):
+        if unit == "d" and begins != "d":
+            continue
+        number, total_ms = divmod(total_ms, _UNIT_MS[unit])
+        text += f"{number}{unit}" if number else ""
+    return text or "0s"
 
 
 def when_ms(value: When) -> int:

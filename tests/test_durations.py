@@ -15,6 +15,7 @@ from streamlog.durations import (
     Dur,
     When,
     duration_ms,
+    duration_text,
     moment,
     when_ms,
 )
@@ -42,6 +43,16 @@ UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 )
 def test_durations_are_parsed_with_their_units(value: Dur, expected_ms: int) -> None:
     assert duration_ms(value) == expected_ms
+
+
+@given(st.integers(0, DURATION_MS_MAX))
+def test_a_duration_is_read_as_it_is_written(total_ms: int) -> None:
+    assert duration_ms(duration_text(total_ms)) == total_ms
+
+
+@pytest.mark.parametrize("text", ["0s", "250ms", "90s", "1h30m", "24h", "48h", "7d", "3d1h"])
+def test_durations_are_written_as_people_say_them(text: str) -> None:
+    assert duration_text(duration_ms(text)) == {"90s": "1m30s"}.get(text, text)
 
 
 @pytest.mark.parametrize(

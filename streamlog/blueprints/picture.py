@@ -6,6 +6,7 @@ is independent of the drawing. Not done here: positions on a page (`svg`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import escape
 from typing import Literal
@@ -13,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from streamlog.blueprints.blueprint import Blueprint, names_of
+from streamlog.durations import duration_text
 from streamlog.nodes.stream_nodes import Entry, Node
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.topology import Topology
@@ -21,6 +23,8 @@ Shape = Literal["topic", "internal", "node", "state"]
 """A topic of the user's, one of the app's own, an operator, an operator with state."""
 Mark = Literal["", "added", "changed", "removed"]
 """The difference from an older version."""
+_MILLISECONDS = re.compile(r"\b([0-9]+) ms\b")
+"""Exact in printed topologies, and hard to read in a picture."""
 GONE = "gone"
 """The group of removed nodes."""
 
@@ -112,7 +116,9 @@ def _function(node: Node) -> str:
 
 def _detail(node: Node) -> str:
     # The topic of a source or sink is a box of its own, as is a table for lookups.
-    return "" if hasattr(node, "topic") or node.lookup_nodes else node.detail
+    if hasattr(node, "topic") or node.lookup_nodes:
+        return ""
+    return _MILLISECONDS.sub(lambda found: duration_text(int(found[1])), node.detail)
 
 
 def _arrows(node: Node) -> Iterator[Arrow]:

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
     from streamlog.worker.web.worker_server import WorkerServer
 
-SETTING: Final = "rest"
-REST_DEFAULT: Final = "127.0.0.1:8083"
-"""Kafka Connect's port, on this machine alone."""
 METRICS: Final = ("metrics",)
 BODY_BYTES_MAX: Final = 1024 * 1024
 BODY_TIMEOUT_MS: Final = 30_000

@@ -23,6 +23,9 @@ from streamlog.http_access.access_settings import HttpAccess
 from streamlog.listening import is_local, parse_address
 from streamlog.properties import parse_properties, resolve
 
+REST_SETTING: Final = "rest"
+REST_DEFAULT: Final = "127.0.0.1:8083"
+"""Kafka Connect's port, on this machine alone."""
 BOOTSTRAP: Final = "bootstrap.servers"
 LISTENERS: Final = "listeners"
 EXTENSIONS: Final = "rest.extension.classes"

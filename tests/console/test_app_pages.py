@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog import App, agg, tumbling
-from streamlog.blueprints.picture import picture_of
-from streamlog.blueprints.svg import folded, layout
 from streamlog.console.app_pages.app_sight import AppSight, node_sights
 from streamlog.console.app_pages.profile_pages import flames
-from streamlog.console.app_pages.topology_pages import Graph, topology
+from streamlog.console.app_pages.topology_pages import PAGE_WIDTH, Graph, topology
 from streamlog.console.worker_console.record_samples import shown_value
 from streamlog.console.worker_console.thread_samples import ThreadSamples
 from streamlog.processing.node_figures import NodeFigures
@@ -91,16 +89,10 @@ def test_the_graph_draws_every_box_once_and_has_no_style_of_its_own() -> None:
     assert all("style" not in found for _, found in page.tags)
 
 
-def test_folded_groups_begin_at_the_left_and_keep_cells_apart() -> None:
-    picture = picture_of(build().program().topology)
-    cells, plain = folded(picture), layout(picture)
-    assert len({*cells.values()}) == len(picture.boxes)
-    assert {box: cell.row for box, cell in cells.items()} == {
-        box: cell.row for box, cell in plain.items()
-    }
-    for group in picture.groups:
-        inside = [cells[box.id].column for box in picture.in_group(group)]
-        assert min(inside) <= 1, "behind a topic at most"
+def test_the_graph_fits_beside_the_menu() -> None:
+    graph = Graph.of(build().program().topology)
+    assert graph.placed.width <= PAGE_WIDTH
+    assert graph.placed.frames.keys() == graph.picture.groups.keys()
 
 
 class Odd:

@@ -40,7 +40,7 @@ def test_a_picture_shows_topics_nodes_and_state() -> None:
     ]
     assert lines(picture, "per-user")[1:] == (
         "WindowedAggregate",
-        "windows of 60000 ms, grace 0 ms, emit CLOSE",
+        "windows of 1m, grace 0s, emit CLOSE",
     )
     assert ("MapValues", "shout") in {box.lines for box in picture.boxes}
 

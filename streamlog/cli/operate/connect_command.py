@@ -11,7 +11,7 @@ import asyncio
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
 import msgspec
@@ -30,10 +30,10 @@ from streamlog.cli.worker_command import processes_of, slot_address, supervise_p
 from streamlog.clock import SystemClock
 from streamlog.connect_service.configured import ALLOW_EXEC
 from streamlog.connect_service.herder_shell import ConnectService, open_service
-from streamlog.connect_service.peer_forwarding import PeerForwarding, forwarding_of
 from streamlog.connect_service.rest_answers import message_of, parse_call
-from streamlog.connect_service.rest_site import REST_DEFAULT, SETTING, RestSite
 from streamlog.connect_service.service_files import (
+    REST_DEFAULT,
+    REST_SETTING,
     advertised,
     listener_of,
     log_of,
@@ -48,11 +48,13 @@ from streamlog.errors import ConfigError, UsageError, quantity
 from streamlog.http_access.access_settings import HttpAccess
 from streamlog.http_access.guarded_server import check_exposure, https_context, peer_context
 from streamlog.http_access.passwords import passwords_of
-from streamlog.http_server import listen
-from streamlog.http_server import serve as serve_http
 from streamlog.log import Log
+from streamlog.metrics.build_info import install_command
 from streamlog.worker.connect.logger_levels import set_level
 from streamlog.worker.process.slots import Slot
+
+if TYPE_CHECKING:
+    from streamlog.connect_service.peer_forwarding import PeerForwarding
 
 RestOption = Annotated[
     str | None,
@@ -145,13 +147,14 @@ def connect(
 ) -> None:
     """Run connectors as a service, with Kafka Connect's configurations and REST API."""
     session: Session = context.obj
+    _require_web()
     worker, connectors = _read_files(files or [])
     if allow_exec:
         worker[ALLOW_EXEC] = "true"
     users = "" if rest_users is None else str(rest_users)
     access = rest_access(worker, users_file=users, is_insecure=rest_insecure)
     address = rest or listener_of(worker) or REST_DEFAULT
-    check_exposure(address, access, setting=SETTING)
+    check_exposure(address, access, setting=REST_SETTING)
     allow_paths(usable_paths(allow_path, address))
     log = log or log_of(worker)
     # It listens, so that other processes of the group, and other commands, reach an embedded log.
@@ -171,6 +174,16 @@ def connect(
         serve(run.until, "the tasks commit and end")
     else:
         serve(partial(serve_until_orphaned, slot, run.until), "")
+
+
+def _require_web() -> None:
+    try:
+        import uvicorn  # noqa: F401, PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "the Connect service needs an HTTP server, which is not installed"
+            f" ({error.name} is missing): {install_command('web')}"
+        ) from error
 
 
 async def _nothing_before(_log: Log) -> None:
@@ -223,11 +236,16 @@ class _Run:
             raise found from group
 
     async def _serve(self, stop: asyncio.Event) -> None:
+        from streamlog.connect_service.peer_forwarding import forwarding_of  # noqa: PLC0415 - an extra
+        from streamlog.connect_service.rest_site import RestSite  # noqa: PLC0415 - an extra
+        from streamlog.http_server import listen  # noqa: PLC0415 - an extra
+        from streamlog.http_server import serve as serve_http  # noqa: PLC0415 - an extra
+
         clock = SystemClock()
         # Read first, so that a missing file ends the worker before it joins its group.
         passwords = passwords_of(self._access, clock)
         tls = https_context(self._access, clock)
-        with listen(self._address, setting=SETTING) as listener:
+        with listen(self._address, setting=REST_SETTING) as listener:
             async with (
                 self._log as log,
                 open_service(

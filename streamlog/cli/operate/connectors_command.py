@@ -32,8 +32,8 @@ from streamlog.connect_service.configured import ALLOW_EXEC
 from streamlog.connect_service.herder_shell import stored_service
 from streamlog.connect_service.needed_acls import NeededAcls, needed_acls
 from streamlog.connect_service.rest_answers import NO_SUCH_PATH
-from streamlog.connect_service.rest_site import REST_DEFAULT
 from streamlog.connect_service.service_files import (
+    REST_DEFAULT,
     log_of,
     read_connector_file,
     read_worker_file,

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from streamlog.adviser.log_view import size
+from streamlog.blueprints.layout import LINE, PADDING, DrawnPicture, Rect, lay_out, shorten
 from streamlog.blueprints.picture import Arrow, Box, Picture, picture_of
-from streamlog.blueprints.svg import LINE, PADDING, Rect, box_rects, folded, group_rects, shorten
 from streamlog.console.app_pages.app_sight import AppSight, NodeSight, TopicSight
 from streamlog.console.app_pages.task_pages import counted_tasks
 from streamlog.console.markup import (
@@ -65,7 +65,8 @@ from streamlog.topology import Topology
 
 BOXES_MAX: Final = 400
 """Boxes that a page draws; a larger topology has its list alone."""
-MARGIN: Final = 24
+PAGE_WIDTH: Final = 1_100
+"""What a window of 1,400 pixels has for the drawing, beside the menu."""
 BUSY: Final = 0.8
 """The share of a core from which a node is likely to hold up the others."""
 LINE_MAX: Final = 26
@@ -84,8 +85,7 @@ class Graph(msgspec.Struct, frozen=True):
     """A topology, laid out once."""
 
     picture: Picture
-    rects: Mapping[str, Rect]
-    frames: Mapping[str, Rect]
+    placed: DrawnPicture
     windowed: frozenset[str]
     """The nodes with windows."""
     read: frozenset[str]
@@ -104,9 +104,8 @@ class Graph(msgspec.Struct, frozen=True):
         roomy = msgspec.structs.replace(
             plain, boxes=tuple(_with_room(each, windowed, read) for each in plain.boxes)
         )
-        rects = box_rects(roomy, folded(roomy))
         kinds = {box.id: " · ".join(box.lines[1:]) or box.lines[0] for box in whole.boxes}
-        return cls(plain, rects, group_rects(roomy, rects), windowed, read, kinds)
+        return cls(plain, lay_out(roomy, PAGE_WIDTH), windowed, read, kinds)
 
     def box(self, name: str) -> Box | None:
         """Return the box of a node; None: there is no such node."""
@@ -191,18 +190,13 @@ def _busy(node: NodeSight) -> str:
 
 
 def _drawing(graph: Graph, sight: AppSight) -> Markup:
-    every = [*graph.rects.values(), *graph.frames.values()]
-    # Boxes without a group may lie left of the first column or above the first row.
-    left = min((each.x for each in every), default=0.0) - MARGIN
-    top = min((each.y for each in every), default=0.0) - MARGIN
-    width = max((each.x + each.width for each in every), default=0.0) + MARGIN - left
-    height = max((each.y + each.height for each in every), default=0.0) + MARGIN - top
+    width, height = round(graph.placed.width), round(graph.placed.height)
     name = f"Topology of {graph.picture.title}"
     return joined(
         div(class_="graph", tabindex=0, role="region", aria_label=name)[
             svg(
-                class_="drawing", role="group", aria_label=name, width=round(width),
-                height=round(height), viewBox=f"{left:.0f} {top:.0f} {width:.0f} {height:.0f}",
+                class_="drawing", role="group", aria_label=name, width=width, height=height,
+                viewBox=f"0 0 {width} {height}",
             )[
                 defs[
                     marker(id="tip", viewBox="0 0 8 8", refX=7, refY=4, markerWidth=7,
@@ -211,7 +205,10 @@ def _drawing(graph: Graph, sight: AppSight) -> Markup:
                     ]
                 ],
                 _groups(graph, sight),
-                (_arrow(each, graph, sight) for each in graph.picture.arrows),
+                (
+                    _arrow(each, line, sight)
+                    for each, line in zip(graph.picture.arrows, graph.placed.paths, strict=True)
+                ),
                 (_box(each, graph, sight) for each in graph.picture.boxes),
             ]
         ],
@@ -224,7 +221,7 @@ def _drawing(graph: Graph, sight: AppSight) -> Markup:
 
 
 def _groups(graph: Graph, sight: AppSight) -> Iterator[Markup]:
-    for group, frame in graph.frames.items():
+    for group, frame in graph.placed.frames.items():
         bytes_ = sight.state_bytes(int(group.removeprefix("sub")))
         said = graph.picture.groups[group].partition(" · ")[0]
         state = "" if bytes_ is None else f" · state {size(bytes_)}"
@@ -235,7 +232,7 @@ def _groups(graph: Graph, sight: AppSight) -> Iterator[Markup]:
 
 
 def _box(box: Box, graph: Graph, sight: AppSight) -> Markup:
-    frame, tone, more = graph.rects[box.id], "", list[str]()
+    frame, tone, more = graph.placed.rects[box.id], "", list[str]()
     # Not for nodes, whose names have no slash.
     topic = box.id.removeprefix(TOPIC)
     if box.group:
@@ -284,8 +281,7 @@ def _topic_lines(topic: TopicSight) -> tuple[Tone | str, list[str]]:
     return "", [said if topic.behind_ms is None else f"{said} · {age(topic.behind_ms)}"]
 
 
-def _arrow(arrow: Arrow, graph: Graph, sight: AppSight) -> Markup:
-    start, end = graph.rects[arrow.start], graph.rects[arrow.end]
+def _arrow(arrow: Arrow, line: str, sight: AppSight) -> Markup:
     is_from_topic = arrow.start.startswith(TOPIC)
     node = _of(sight, arrow.end if is_from_topic else arrow.start)
     # What an entry takes comes from its topic, and is counted when it forwards it.
@@ -293,27 +289,7 @@ def _arrow(arrow: Arrow, graph: Graph, sight: AppSight) -> Markup:
     step = sum((flow or 0.0) > least for least in _FLOWS)
     waits = is_from_topic and sight.topics.get(arrow.start.removeprefix(TOPIC), TopicSight()).paused
     kinds = ["arrow", f"flow{step}", "dashed" if arrow.dashed else "", "waits" if waits else ""]
-    return path(
-        class_=" ".join(filter(None, kinds)),
-        marker_end="url(#tip)",
-        d=_line_between(start, end),
-    )[None]
-
-
-def _line_between(start: Rect, end: Rect) -> str:
-    x1, y1 = start.x + start.width, start.y + start.height / 2
-    # One unit before the box, so that its border does not cover the tip.
-    x2, y2 = end.x - 1, end.y + end.height / 2
-    if x2 > x1:
-        bend = max(28, (x2 - x1) / 3)
-        return f"M{x1:.1f} {y1:.1f}C{x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} {x2:.1f} {y2:.1f}"  # noqa: E501 - one curve
-    # To a box further left: out of the bottom and into the top, or the other way round.
-    down = 1 if end.y > start.y else -1
-    x1, x2 = start.x + start.width / 2, end.x + end.width / 2
-    y1 = start.y + start.height if down > 0 else start.y
-    y2 = end.y - 1 if down > 0 else end.y + end.height + 1
-    bend = down * max(28, abs(y2 - y1) / 2)
-    return f"M{x1:.1f} {y1:.1f}C{x1:.1f} {y1 + bend:.1f} {x2:.1f} {y2 - bend:.1f} {x2:.1f} {y2:.1f}"
+    return path(class_=" ".join(filter(None, kinds)), marker_end="url(#tip)", d=line)[None]
 
 
 def _at(frame: Rect) -> dict[str, str]:
