@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import msgspec
 import typer
@@ -31,7 +32,7 @@ from streamlog.cli.session import (
     serve,
     use_registry_of,
 )
-from streamlog.cli.terminal import say
+from streamlog.cli.terminal import log_warnings, say
 from streamlog.cli.topics_command import partitions_of
 from streamlog.client.consumer import Consumer
 from streamlog.client.consumer.consumer_settings import Reset
@@ -51,6 +52,9 @@ from streamlog.log import Log
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
+
+if TYPE_CHECKING:
+    from streamlog.app import App
 
 POLL_MS: Final = 200
 WAIT_LOG_MS: Final = 2_000
@@ -175,30 +179,50 @@ def consume(
     _refuse_contradictions(wanted, starts=[from_beginning, offset is not None, since is not None])
     if as_json and line_format is not None:
         raise UsageError("--json is a format of its own: give only one of --json and --format")
-    view, spec = _view(session, topic, registry)
     form = None if line_format is None else RecordFormat(line_format)
-    printer = RecordPrinter(view, form, as_json=as_json)
-    printer.key = None if key is None else _key(spec, key)
+    printer = RecordPrinter(RecordView(), form, as_json=as_json)
     printer.condition = RecordFilter(condition)
 
     async def main(stop: asyncio.Event) -> None:
         async with session.open(log, listen=True) as opened:
-            if session.app is not None:
-                await use_registry_of(opened, session.app)
+            spec = None if session.app is None else await _spec_of(opened, session.app, topic)
+            printer.view = _view(session, spec, registry)
+            printer.key = None if key is None else _key(spec, key)
             await _read(opened, wanted, printer, stop)
 
     serve(main, "closing")
 
 
-def _view(
-    session: Session, topic: str, registry: str | None
-) -> tuple[RecordView, TopicSpec | None]:
-    """Return how records are read, and the app's types of the topic, if it has any."""
-    spec = None if session.app is None else session.app.spec_of(topic)
+def _view(session: Session, spec: TopicSpec | None, registry: str | None) -> RecordView:
     # An app knows the types of its topics, and has a registry of its own for them.
     if registry is None or spec is not None:
-        return RecordView(spec), spec
-    return RecordView(None, RegistrySchemas(registry_of(session, registry).schema_by_id)), None
+        return RecordView(spec)
+    return RecordView(None, RegistrySchemas(registry_of(session, registry).find))
+
+
+async def _spec_of(log: Log, app: App, topic: str) -> TopicSpec | None:
+    """Return the app's types of a topic: its own, an internal one, or one of a version."""
+    await use_registry_of(log, app)
+    declared = app.spec_of(topic)
+    if declared is not None:
+        return declared
+    with log_warnings():
+        program = app.program()
+    versions = await _versions_of(log, app.id)
+    for each in (program, *map(program.as_version, versions)):
+        known = {**each.topology.topics, **each.topics}
+        if topic in known:
+            return known[topic]
+    return None
+
+
+async def _versions_of(log: Log, app_id: str) -> list[str]:
+    """Return the versions of an app that the log knows: each has recorded what it computes."""
+    from streamlog.worker.topics.version_log import VERSION_TOPIC_SUFFIX  # noqa: PLC0415 - loads slowly
+
+    names = [each.name for each in await log.admin().list_topics()]
+    found = re.compile(re.escape(f"{app_id}-") + "(.+)" + re.escape(VERSION_TOPIC_SUFFIX))
+    return [match[1] for name in names if (match := found.fullmatch(name))]
 
 
 def _key(spec: TopicSpec | None, text: str) -> bytes:
@@ -268,7 +292,7 @@ class RecordPrinter:
     """Prints the records that fulfil all conditions."""
 
     def __init__(self, view: RecordView, form: RecordFormat | None, *, as_json: bool) -> None:
-        self._view = view
+        self.view = view
         self._form = form
         self._as_json = as_json
         self.key: bytes | None = None
@@ -287,7 +311,7 @@ class RecordPrinter:
         try:
             # Decoding costs more than reading: only for a condition.
             if self.condition.text and not self.condition.accepts(
-                self._view.filtered(part.partition, record)
+                self.view.filtered(part.partition, record)
             ):
                 return
             self._print(part, record)
@@ -298,11 +322,11 @@ class RecordPrinter:
 
     def _print(self, part: TopicPartition, record: LogRecord) -> None:
         if self._as_json:
-            typer.echo(json.dumps(as_object(part, record, self._view)))
+            typer.echo(json.dumps(as_object(part, record, self.view)))
         elif self._form is not None:
-            typer.echo(self._form.line(part, record, self._view), nl=False)
+            typer.echo(self._form.line(part, record, self.view), nl=False)
         else:
-            say("\t".join(self._view.texts(record)))
+            say("\t".join(self.view.texts(record)))
 
 
 async def _read(

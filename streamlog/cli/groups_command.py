@@ -126,27 +126,36 @@ def groups_describe(
         f"group {name}: {described.state}, {described.kind}, assignor {described.assignor or '-'}, "
         f"{quantity(len(described.members), 'member')}"
     )
-    grid = Grid(
-        "topic", "partition", "offset", "end", "lag", "seconds", "lost", "catch-up",
-        "member", "client", "host",
-    )  # fmt: skip
-    readers = found.readers
-    for part in sorted({*readers, *found.committed}):
-        numbers = (found.committed.get(part), found.ends.get(part), found.lag(part))
-        member, lag = readers.get(part), found.lags.get(part)
-        who = (
-            ("", "", "")
-            if member is None
-            else (
-                member.instance_id or member.member_id,
-                member.client_id,
-                member.client_host,
-            )
-        )
-        grid.add_row(
-            part.topic, str(part.partition), *map(_format_offset, numbers), *_format_lag(lag), *who
-        )
-    out().print(grid)
+    out().print(_partitions(found))
+    if described.members:
+        out().print(_members(described))
+
+
+def _partitions(found: _Described) -> Grid:
+    """Return a table of partitions; members are numbers in it, which `_members` explains.
+
+    With their ids, which are long, the table would not fit a terminal.
+    """
+    grid = Grid("partition", "offset", "end", "lag", "seconds", "lost", "catch-up", "member")
+    numbers = {
+        part: str(number)
+        for number, member in enumerate(found.group.members, 1)
+        for part in member.assignment
+    }
+    for part in sorted({*numbers, *found.committed}):
+        offsets = (found.committed.get(part), found.ends.get(part), found.lag(part))
+        cells = (*map(_format_offset, offsets), *_format_lag(found.lags.get(part)))
+        grid.add_row(f"{part.topic}-{part.partition}", *cells, numbers.get(part, ""))
+    return grid
+
+
+def _members(group: GroupDescription) -> Grid:
+    grid = Grid("member", "id", "client", "host", "partitions")
+    for number, each in enumerate(group.members, 1):
+        own = each.instance_id or each.member_id
+        count = str(len(each.assignment))
+        grid.add_row(str(number), own, each.client_id, each.client_host, count)
+    return grid
 
 
 async def _lags(log: Log, name: str) -> Mapping[TopicPartition, PartitionLagDescription]:
@@ -185,10 +194,19 @@ def _as_object(found: _Described) -> dict[str, object]:
                 "end_offset": found.ends.get(part),
                 "lag": found.lag(part),
                 **_lag_object(found.lags.get(part)),
-                "member": None if part not in readers else readers[part].member_id,
+                **_member_object(readers.get(part)),
             }
             for part in sorted({*readers, *found.committed})
         ],
+    }
+
+
+def _member_object(member: GroupMemberDescription | None) -> dict[str, object]:
+    return {
+        "member": None if member is None else member.member_id,
+        "instance": None if member is None else member.instance_id,
+        "client": None if member is None else member.client_id,
+        "host": None if member is None else member.client_host,
     }
 
 

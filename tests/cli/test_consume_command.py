@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from streamlog.errors import SerdeError, UnknownTopicOrPartition, UsageError
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.records.log_record import LogRecord
+from streamlog.serdes import serde_for
 from tests.registry.running import RunningRegistry, run_registry
 
 START_MS = 1_700_000_000_000
@@ -246,6 +248,64 @@ def test_schemas_of_a_registry_decode_values(broker: RunningRegistry) -> None:
     assert [each["value"] for each in found] == [{"number": 7, "city": "Ulm"}]
     printed = run(broker, "consume", *asked)
     assert sorted(printed.splitlines()) == ["-\tplain", 'k\t{"number": 7, "city": "Ulm"}']
+
+
+def test_protobuf_is_decoded_by_the_schema_that_each_record_names(broker: RunningRegistry) -> None:
+    text = """
+        syntax = "proto3";
+        package shop;
+        message Order { int64 number = 1; repeated string cities = 2; }
+        message Refund { Order order = 1; double amount = 2; }
+    """
+    with SchemaRegistryClient({"url": broker.url}) as client:
+        number = client.register_schema("proto-value", ClientSchema(text, "PROTOBUF"))
+    head = b"\0" + number.to_bytes(4, "big")
+    # As Confluent's serializer frames them: `\0` is the first message, [1] the second.
+    order = b"\x08\x07\x12\x03Ulm\x12\x04K\xc3\xb6l"
+    refund = b"\x0a" + bytes([len(order)]) + order + b"\x11" + struct.pack("<d", 2.5)
+
+    async def write() -> None:
+        async with Log.open(f"kafka://{broker.broker}") as log, log.producer() as producer:
+            await log.admin().create_topics([NewTopic("proto", 1)])
+            for value in (head + b"\0" + order, head + b"\x02\x02" + refund, b"plain"):
+                await producer.send("proto", value)
+            await producer.flush()
+
+    asyncio.run(write())
+    found = objects(broker, "proto", "--from-beginning", "-e", "--registry", broker.url)
+    sold = {"number": 7, "cities": ["Ulm", "K\xf6l"]}
+    assert [each["value"] for each in found] == [sold, {"order": sold, "amount": 2.5}, "plain"]
+
+
+def size_of(_key: str, value: float) -> int:
+    return int(value)
+
+
+def test_topics_of_versions_and_repartitions_have_the_types_of_the_app(
+    broker: RunningRegistry,
+) -> None:
+    app = App("shop", log=f"kafka://{broker.broker}")
+    sales = app.topic("shop-sales", key=str, value=float)
+    totals = app.topic("shop-totals", key=int, value=float)
+    by_size = app.stream(sales).group_by(size_of, name="by-size")
+    by_size.reduce(lambda a, b: a + b, name="sums").changes().to(totals)
+    # A topic of a version is one only if that version has run.
+    names = ["shop-totals-v2", "shop-totals-eu", "shop-by-size-repartition",
+             "shop-v2-by-size-repartition"]  # fmt: skip
+
+    async def write() -> None:
+        async with Log.open(app.log) as log, log.producer() as producer:
+            created = [*names, "shop-v2-topology"]
+            await log.admin().create_topics([NewTopic(name, 1) for name in created])
+            for name in names:
+                await producer.send(name, serde_for(float).dumps(2.5), key=serde_for(int).dumps(7))
+            await producer.flush()
+
+    asyncio.run(write())
+    for name in names:
+        (found,) = objects(broker, name, "--from-beginning", "-e", app=app)
+        is_known = name != "shop-totals-eu"
+        assert ((found["key"], found["value"]) == (7, 2.5)) is is_known, name
 
 
 @pytest.mark.parametrize(

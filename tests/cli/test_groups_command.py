@@ -53,8 +53,8 @@ def test_groups_are_listed_described_and_deleted(here: Path) -> None:
     assert "readers" not in run_groups(here, "list", "--state", "Stable")
     shown = run_groups(here, "describe", "readers")
     assert "group readers: Empty, classic" in shown
-    assert row(shown, "t", "0", "4", "10", "6")
-    assert row(shown, "t", "1", "10", "10", "0")
+    assert row(shown, "t-0", "4", "10", "6")
+    assert row(shown, "t-1", "10", "10", "0")
     assert "deleted group readers" in run_groups(here, "delete", "readers")
     assert "no such group" in run_groups(here, "describe", "readers", code=3)
 
@@ -76,7 +76,26 @@ def test_describe_shows_lag_in_time_and_what_is_lost(here: Path) -> None:
     assert behind["catch_up_s"] is None
     assert (done["lag"], done["lag_ms"], done["lost"], done["catch_up_s"]) == (0, 0, 0, 0)
     shown = run_groups(here, "describe", "readers")
-    assert row(shown, "t", "1", "10", "10", "0", "0.0", "0", "0 s")
+    assert row(shown, "t-1", "10", "10", "0", "0.0", "0", "0 s")
+
+
+def test_a_description_fits_a_terminal(here: Path) -> None:
+    topic = "orders-of-all-shops"
+
+    async def describe() -> str:
+        # Not closed before it is described, so that the group has a member.
+        async with Log.open(f"embedded:{here}/log") as log:
+            await log.admin().create_topics([NewTopic(topic, partitions=12)])
+            await log.admin().alter_group_offsets("wide", {TopicPartition(topic, 11): 10**9})
+            async with log.consumer(group_id="wide") as consumer:
+                await consumer.subscribe([topic])
+                while not consumer.assignment:
+                    await consumer.poll(timeout_ms=100)
+                return await asyncio.to_thread(run_groups, here, "describe", "wide")
+
+    shown = asyncio.run(describe())
+    assert row(shown, f"{topic}-11", "1000000000", "0", "0")
+    assert max(map(len, shown.splitlines())) <= 100
 
 
 def test_a_reset_is_shown_and_needs_execute_to_take_effect(here: Path) -> None:
@@ -88,14 +107,14 @@ def test_a_reset_is_shown_and_needs_execute_to_take_effect(here: Path) -> None:
         {"topic": "t", "partition": 0, "offset": 4, "new_offset": 0},
         {"topic": "t", "partition": 1, "offset": 10, "new_offset": 0},
     ]
-    assert row(run_groups(here, "describe", "readers"), "t", "0", "4", "10", "6")
+    assert row(run_groups(here, "describe", "readers"), "t-0", "4", "10", "6")
     done = run_groups(
         here, "reset-offsets", "readers", "--to-offset", "7", "--topic", "t:0", "--execute"
     )
     assert "continues at the new offsets" in done
     shown = run_groups(here, "describe", "readers")
-    assert row(shown, "t", "0", "7", "10", "3")
-    assert row(shown, "t", "1", "10", "10", "0")
+    assert row(shown, "t-0", "7", "10", "3")
+    assert row(shown, "t-1", "10", "10", "0")
 
 
 def test_a_reset_accepts_offsets_times_and_ends(here: Path) -> None:

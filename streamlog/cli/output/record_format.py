@@ -29,13 +29,13 @@ from streamlog.errors import SerdeError, UsageError
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
-from streamlog.schemas import Schema, SchemaType
+from streamlog.schemas import SchemaType
 from streamlog.serdes import Serde
 from streamlog.serdes.avro import AvroSerde
+from streamlog.serdes.registered.framing import ID_BYTES, SchemaKey
+from streamlog.serdes.registered.schema_source import RegisteredSchema
 
 Json: TypeAlias = Any
-FRAME_BYTES: Final = 5
-"""A null byte and the id of a schema, before what a serializer of a registry writes."""
 NULL_BYTES: Final = -1
 BASE64: Final = "base64"
 SCHEMAS_MAX: Final = 10_000
@@ -45,7 +45,7 @@ SCHEMAS_MAX: Final = 10_000
 class RegistrySchemas:
     """Decodes what serializers of a schema registry have written, by the schemas' ids."""
 
-    def __init__(self, find: Callable[[int], Schema]) -> None:
+    def __init__(self, find: Callable[[SchemaKey], RegisteredSchema]) -> None:
         """`find` returns a schema by its id; each is asked for once."""
         self._find = find
         self._readers: dict[int, Callable[[bytes], Json]] = {}
@@ -55,34 +55,37 @@ class RegistrySchemas:
 
         Raises:
             SerdeError: the bytes do not fit their schema.
+            ConfigError: the library of the schema's format is not installed.
             StreamlogError: the registry does not know the schema, or does not answer.
         """
         if not is_framed(data):
             return plain_bytes(data)
-        number = int.from_bytes(data[1:FRAME_BYTES], "big")
+        number = int.from_bytes(data[1:ID_BYTES], "big")
         # Ids are never given twice, so what was read once stays true.
         if number not in self._readers:
             if len(self._readers) >= SCHEMAS_MAX:
                 self._readers.clear()
-            self._readers[number] = _reader(number, self._find(number))
+            self._readers[number] = _reader(self._find(SchemaKey(number)))
         return self._readers[number](data)
 
 
-def _reader(number: int, schema: Schema) -> Callable[[bytes], Json]:
-    if schema.type == SchemaType.AVRO:
-        serde = AvroSerde.registered({number: schema.text}, dict)
+def _reader(written: RegisteredSchema) -> Callable[[bytes], Json]:
+    schema = written.schema
+    # Unlike JSON, this keeps NaN; but it knows one schema alone.
+    if schema.type == SchemaType.AVRO and not written.referenced:
+        serde = AvroSerde.registered({written.id: schema.text}, dict)
         return lambda data: _finite(msgspec.to_builtins(serde.loads(data), enc_hook=_plain))
-    if schema.type == SchemaType.JSON:
-        return _framed_json
-    # A message of Protobuf needs its compiled type: with -A, the app has it.
-    return plain_bytes
+    from streamlog.serdes.registered.written_values import json_reader  # noqa: PLC0415 - loads slowly
 
+    read = json_reader(written)
 
-def _framed_json(data: bytes) -> Json:
-    try:
-        return json.loads(data[FRAME_BYTES:])
-    except (ValueError, RecursionError) as error:
-        raise SerdeError(f"the bytes behind the schema's id are not JSON: {error}") from error
+    def decode(data: bytes) -> Json:
+        try:
+            return json.loads(read(data, ID_BYTES))
+        except (ValueError, RecursionError) as error:
+            raise SerdeError(f"the bytes behind the schema's id are not JSON: {error}") from error
+
+    return decode
 
 
 class RecordView:
@@ -142,7 +145,7 @@ class RecordView:
 
 def is_framed(data: bytes) -> bool:
     """Return whether bytes begin with the id of a schema."""
-    return len(data) >= FRAME_BYTES and data[0] == 0
+    return len(data) >= ID_BYTES and data[0] == 0
 
 
 def plain_bytes(data: bytes | None) -> str | dict[str, str] | None:
