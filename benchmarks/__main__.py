@@ -29,6 +29,7 @@ from benchmarks import (
     compaction,
     connect,
     engine,
+    idle_cluster,
     latency,
     log,
     memory,
@@ -63,6 +64,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "wire": wire.figures,
     "log": log.figures,
     "replicated": replicated.figures,
+    "idle_cluster": idle_cluster.figures,
     "compaction": compaction.figures,
     "windowed_count": windowed_count.figures,
     "engine": engine.figures,
@@ -80,9 +82,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "mirror_memory": mirroring_to_kafka.memory,
     "beside_kafka": beside_kafka.figures,
 }
-ALONE = {"connect", "mirroring", "mirror_memory", "beside_kafka"}
+ALONE = {"connect", "idle_cluster", "mirroring", "mirror_memory", "beside_kafka"}
 """Run only if they are named: they need programs that most machines lack, or minutes."""
-ONCE = {"memory", "state", "spark", "mirror_memory", "beside_kafka"}
+ONCE = {"idle_cluster", "memory", "state", "spark", "mirror_memory", "beside_kafka"}
 """Runs for so long that a median of several says no more, or has rounds of its own."""
 
 

@@ -17,7 +17,7 @@ import errno
 import socket
 import ssl
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import h11
@@ -41,6 +41,10 @@ end of the request's head."""
 WRITE_S = 30
 """How long a client may leave what was sent to it unread, before its connection is cut."""
 KEEP_ALIVE_S = 15
+DATE_S = 1
+"""The interval at which the Date header is renewed, whose unit is the second."""
+HEADERS_TICK = 0
+"""A tick of uvicorn's at which it renews the header."""
 GRACE_S = 2
 """How long requests in progress may take after the worker has begun to stop."""
 ON_DISCONNECT: Final = "streamlog.on_disconnect"
@@ -149,7 +153,7 @@ async def serve(
             yield
         finally:
             # uvicorn ends by itself then; requests in progress get `GRACE_S`.
-            server.should_exit = True
+            server.stop()
 
 
 class _Connection(H11Protocol):
@@ -219,6 +223,24 @@ class _Connection(H11Protocol):
 class _Server(uvicorn.Server):
     """A server without signal handlers, which releases everything when it is cancelled."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """End `run_on` in an orderly way."""
+        self.should_exit = True
+        self._stopping.set()
+
+    async def main_loop(self) -> None:
+        """Keep the Date header current until `stop`."""
+        # uvicorn's own loop wakes ten times a second to see whether it is to end: an idle broker
+        # with a registry and a console would spend more time on this than on its cluster.
+        while not await self.on_tick(HEADERS_TICK):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DATE_S):
+                    await self._stopping.wait()
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the command line."""
@@ -230,7 +252,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def run_on(self, listening: socket.socket) -> None:
-        """Serve until `should_exit`, or until cancelled."""
+        """Serve until `stop`, or until cancelled."""
         try:
             await self.serve(sockets=[listening])
         finally:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PARTITION: Final = TopicPartition(TOPIC, 0)
 CLIENT_ID: Final = "streamlog-registry"
 LOOK_MS: Final = 50
-"""The interval of looks at the metadata for a topic that does not exist yet."""
+"""The interval of looks whether the metadata is as new as this process."""
 POLL_MS: Final = 500
 BACKOFF_MS: Final = 200
 """The pause after a failed read."""
@@ -83,7 +83,10 @@ class SchemasTopic:
             # process is new enough: what was acknowledged before it is in there.
             if self._access.is_current:
                 self._is_ready.set()
-            await asyncio.sleep(LOOK_MS / 1000)
+                await self._access.when_metadata_changes()
+            else:
+                # It may become current by an answer of the controller, without a change.
+                await asyncio.sleep(LOOK_MS / 1000)
             return
         try:
             await self._follow(cluster, topic_id)

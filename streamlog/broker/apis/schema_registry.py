@@ -87,6 +87,8 @@ class RegistryAccess:
         self._clock = clock
         self._spawn = spawn
         self._perform: PerformWrite | None = None
+        self._changed = asyncio.Event()
+        member.quorum.watch(self._on_metadata)
 
     @property
     def node_id(self) -> int:
@@ -128,6 +130,15 @@ class RegistryAccess:
     def topic_id(self, topic: str) -> bytes | None:
         """Return the topic's id; None if there is no such topic."""
         return self._partitions.topic_id(topic)
+
+    async def when_metadata_changes(self) -> None:
+        """Wait for the next change of the metadata that this broker knows."""
+        await self._changed.wait()
+
+    def _on_metadata(self, _changes: object) -> None:
+        # A new event for those who begin to wait now.
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def partition_count(self, topic: str) -> int:
         """Return the number of the topic's partitions; 0 if there is no such topic."""
