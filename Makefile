@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help bench-instructions demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror bench-kafka compile clean test-opensearch mutants tutorial figures docs docs-build lint-docs pictures gallery wheels wheels-check release
+.PHONY: help bench-instructions demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror bench-compare bench-growth bench-kafka compile clean test-opensearch mutants tutorial figures docs docs-build lint-docs pictures gallery wheels wheels-check release
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -254,6 +254,12 @@ bench-mirror: $(VENV)/.dev ## mirrors, those to Kafka as well, beside librdkafka
 
 bench-kafka: $(VENV)/.dev ## the broker beside Apache Kafka (Maven) in a warm JVM, by turns, RUNS=5: big and single writes, 16 KB fetches, 1,000 messages a second through to a consumer with and without syncs, Java's own performance test; RECORDS=2000000, WARM=10000000
 	@RUNS=$(or $(RUNS),5) WARM=$(or $(WARM),10000000) $(BIN)/python -m benchmarks --only beside_kafka --records $(or $(RECORDS),2000000)
+
+bench-compare: $(VENV)/.dev ## the newest results in benchmarks/results beside the last ones of this machine in benchmarks/history.jsonl; fails if a row is worse (ARGS=--record adds a line)
+	@$(BIN)/python -m benchmarks.compared $(ARGS)
+
+bench-growth: $(VENV)/.dev ## what a unit of work costs by partitions, topics, connections, record sizes, members, GiB of history, and keys: curves in docs/images, with their bends; RUNS=3; ARGS="keys sizes --most 100000" measures some
+	@$(BIN)/python -m benchmarks.growth --runs $(or $(RUNS),3) $(ARGS)
 
 bench-snapshots: $(VENV)/.dev ## snapshots of state in moto's S3 on this machine: the restore of KEYS=10000000 keys with them and from the changelog alone, and what they cost J2
 	@KEYS=$(or $(KEYS),10000000) $(BIN)/python -m benchmarks.snapshots

@@ -257,7 +257,7 @@ def builder() -> dict[str, str]:
 
 def last_counts(lines: Sequence[str], built: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the newest entry of the history that was built alike; None if there is none."""
-    entries = [entry for entry in map(json.loads, lines) if entry["built"] == built]
+    entries = [entry for entry in map(json.loads, lines) if entry.get("built") == built]
     return entries[-1] if entries else None
 
 

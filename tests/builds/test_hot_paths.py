@@ -17,7 +17,8 @@ def test_every_path_runs() -> None:
 
 def test_the_history_counts_the_paths_of_today() -> None:
     entries = [*map(json.loads, HISTORY.read_text().splitlines())]
-    assert {*entries[-1]["instructions"]} == {*PATHS}
+    counted = [each["instructions"] for each in entries if "instructions" in each]
+    assert {*counted[-1]} == {*PATHS}
 
 
 def test_an_entry_is_compared_with_its_own_kind_of_build() -> None:
