@@ -354,6 +354,15 @@ def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
     return _complete(context, incomplete, names)
 
 
+def complete_links(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the links that begin so, for the shell."""
+
+    async def names(log: Log) -> list[str]:
+        return [each.name for each in (await log.admin().describe_mirrors()).links]
+
+    return _complete(context, incomplete, names)
+
+
 def _complete(
     context: typer.Context, incomplete: str, names: Callable[[Log], Awaitable[list[str]]]
 ) -> list[str]:

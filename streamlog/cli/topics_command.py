@@ -251,7 +251,7 @@ def topics_create(
 @topics.command("alter")
 def topics_alter(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The topic.")],
+    name: Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)],
     partitions: Annotated[int, typer.Option("--partitions", help="The new total number.")],
     log: LogOption = None,
 ) -> None:
@@ -263,7 +263,7 @@ def topics_alter(
 @topics.command("delete")
 def topics_delete(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The topic.")],
+    name: Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)],
     log: LogOption = None,
 ) -> None:
     """Delete a topic and all its records, for good."""
@@ -330,7 +330,7 @@ async def _time_bound(log: Log, topic: str) -> str:
 @topics.command("check")
 def topics_check(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The topic.")],
+    name: Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topics)],
     *,
     records: Annotated[
         int,

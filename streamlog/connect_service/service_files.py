@@ -8,9 +8,11 @@ operator has allowed, and nowhere else.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -48,9 +50,13 @@ _TIMES: Final = {
     "heartbeat.interval.ms": "heartbeat_interval_ms",
     "rebalance.timeout.ms": "rebalance_timeout_ms",
 }
+MISSPELT: Final = 0.9
+"""How alike names are of which one is a misspelt other one."""
 _MS_MAX: Final = {"inter.worker.key.ttl.ms": 2**31 - 1, "session.timeout.ms": 1_800_000}
 _PARTITIONS_MAX: Final = 10_000
 _PORT_MAX: Final = 65_535
+
+logger = logging.getLogger(__name__)
 
 
 class _Connector(msgspec.Struct):
@@ -73,6 +79,7 @@ def service_settings(given: Mapping[str, str]) -> ServiceSettings:
     Raises:
         ConfigError: a number is none, or out of range.
     """
+    _warn_of_misspelt(given)
     texts = {ours: given[name] for name, ours in _NAMES.items() if given.get(name)}
     times = GroupTimes(**_numbers(given, _TIMES))
     if times.heartbeat_interval_ms >= times.session_timeout_ms:
@@ -82,6 +89,21 @@ def service_settings(given: Mapping[str, str]) -> ServiceSettings:
         )
     numbers = _numbers(given, _NUMBERS)
     return ServiceSettings(**texts, **numbers, times=times, others=dict(given))  # type: ignore[arg-type]
+
+
+def _warn_of_misspelt(given: Mapping[str, str]) -> None:
+    """Log names that resemble a setting of the service, and are none.
+
+    A worker's file may hold any names, as those of Kafka Connect do; but without `group.id`, which
+    was misspelt, a worker would join another service.
+    """
+    known = (*_NAMES, *_NUMBERS, *_TIMES)
+    for name in given:
+        near = get_close_matches(name, known, n=1, cutoff=MISSPELT)
+        if name not in known and near:
+            logger.warning(
+                "%s is no setting of a worker, and is ignored: did you mean %s?", name, near[0]
+            )
 
 
 def log_of(given: Mapping[str, str]) -> str | None:

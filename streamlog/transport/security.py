@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from typing import Any, Final, Protocol, Self, TypeAlias
 
 from streamlog.errors import AuthenticationFailed, ConfigError
@@ -190,8 +191,10 @@ class Security:
         names = {each.metadata[_NAME]: each.name for each in fields(cls) if each.metadata}
         for name in settings:
             if name not in names:
+                near = get_close_matches(name, names, n=2)
+                hint = f": did you mean {' or '.join(map(repr, near))}?" if near else ";"
                 raise ConfigError(
-                    f"unknown security setting {name!r}; there are: {', '.join(names)}"
+                    f"unknown security setting {name!r}{hint} there are: {', '.join(names)}"
                 )
         given: dict[str, Any] = {names[name]: value for name, value in settings.items()}
         for name in ("protocol", "mechanism"):

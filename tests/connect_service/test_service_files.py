@@ -98,3 +98,11 @@ def test_a_reference_that_leads_nowhere_or_out_is_refused(
     (allowed / "link").symlink_to(tmp_path / "outside")
     with pytest.raises(ConfigError, match=why):
         secrets_of([allowed], {})(reference.replace("DIR", str(allowed)))
+
+
+def test_misspelt_names_of_a_worker_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("grup.id", "group.id", "producer.acks", "config.storage.topics", "plugin.path")
+    service_settings(dict.fromkeys(names, "x"))
+    assert [each.args for each in caplog.records] == [
+        ("grup.id", "group.id"), ("config.storage.topics", "config.storage.topic"),
+    ]  # fmt: skip

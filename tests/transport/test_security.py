@@ -40,7 +40,8 @@ def test_environment_variables_have_the_names_of_the_settings() -> None:
     ("settings", "message"),
     [
         ({"security.protocol": "TLS"}, "use one of PLAINTEXT"),
-        ({"security.protcol": "SSL"}, "unknown security setting 'security.protcol'"),
+        ({"security.protcol": "SSL"}, "'security.protcol': did you mean 'security.protocol'"),
+        ({"zzz": "SSL"}, "'zzz'; there are: security.protocol"),
         ({"ssl.endpoint.identification.algorithm": "no"}, "use https or none"),
         ({"sasl.username": "alice"}, "but security.protocol is PLAINTEXT"),
         ({"security.protocol": "SASL_SSL"}, "no sasl.mechanism: use one of PLAIN"),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -102,10 +103,13 @@ class LoggerLevels:
 
 
 def _wanted(name: str, operation: int, value: str | None) -> int:
-    if name not in (ROOT, *_names()):
+    known = (ROOT, *_names())
+    if name not in known:
+        near = get_close_matches(name, known, n=2)
+        hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise error_for(
             ErrorCode.INVALID_CONFIG,
-            f"unknown logger {name!r}: DescribeConfigs of this resource lists the loggers",
+            f"unknown logger {name!r}:{hint} DescribeConfigs of this resource lists the loggers",
         )
     if operation == SettingOperation.DELETE:
         if name == ROOT:

@@ -288,11 +288,10 @@ def check_table(table: object) -> None:
 def unknown_setting(what: str, name: str, known: Collection[str]) -> ConfigError:
     """Return the error for an unknown name, with the names that are most similar."""
     kind = f"{what} setting" if what else "setting"
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0)
-    return ConfigError(
-        f"unknown {kind} {name!r}: did you mean {' or '.join(map(repr, near))}?"
-        " docs/configuration.md lists all of them"
-    )
+    near = difflib.get_close_matches(name, known, n=2)
+    # Names that have little in common would only mislead.
+    hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return ConfigError(f"unknown {kind} {name!r}:{hint} docs/configuration.md lists all of them")
 
 
 def alter_settings(

@@ -14,11 +14,12 @@ from rich.table import Table as Grid
 
 from streamlog.cli.output.plain_text import one_line
 from streamlog.cli.output.progress_bar import progress_bar
-from streamlog.cli.session import LogOption, Session, with_log
+from streamlog.cli.session import COMPLETION_S, LogOption, Session, with_log
 from streamlog.cli.terminal import log_warnings, out, say
 from streamlog.client.offset_targets import Target, at_offset, at_time, latest
+from streamlog.clock import SystemClock
 from streamlog.durations import when_ms
-from streamlog.errors import ConfigError, UsageError
+from streamlog.errors import ConfigError, StreamlogError, UsageError
 
 if TYPE_CHECKING:
     from streamlog.cli.one_app.state_reader import StateDifference, StoredRow
@@ -154,8 +155,27 @@ WhereArgument = Annotated[
         help="The state directory of an app or a task, or the path or URL of a snapshot.",
     ),
 ]
+
+
+def complete_stores(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the stores of a state that begin so, for the shell."""
+    from streamlog.cli.one_app.state_reader import store_names  # noqa: PLC0415 - RocksDB, for this
+
+    where = context.params.get("where") or context.params.get("before") or ""
+    clock = SystemClock()
+    until_ms = clock.now_ms() + COMPLETION_S * 1000
+    try:
+        found = store_names(where, lambda: clock.now_ms() >= until_ms)
+    except StreamlogError:
+        return []  # A shell has no use for an error: the command reports it.
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
 StoreArgument = Annotated[
-    str | None, typer.Argument(metavar="[STORE]", help="Without it: all stores.")
+    str | None,
+    typer.Argument(
+        metavar="[STORE]", help="Without it: all stores.", autocompletion=complete_stores
+    ),
 ]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Stop after N rows.")]
 
@@ -199,7 +219,7 @@ def state_ls(where: WhereArgument, *, as_json: JsonOption = False) -> None:
 @state.command("get")
 def state_get(
     where: WhereArgument,
-    store: Annotated[str, typer.Argument(metavar="STORE")],
+    store: Annotated[str, typer.Argument(metavar="STORE", autocompletion=complete_stores)],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key, as `scan` shows it.")],
     *,
     as_json: JsonOption = False,

@@ -134,6 +134,22 @@ def rows_of(task: StoredTask, store: str | None = None) -> Iterator[tuple[str, b
             yield name, key[1 + key[0] :], value
 
 
+def store_names(where: str, is_late: Callable[[], bool]) -> set[str]:
+    """Return the names of stores, of those that are found until it is late.
+
+    Raises:
+        UsageError: there is no state.
+        CorruptData: it can't be read.
+    """
+    found: set[str] = set()
+    for task in stored_tasks(where):
+        for name, _key, _value in rows_of(task):
+            found.add(name)
+            if is_late():
+                return found
+    return found
+
+
 def shown(task: str, store: str, key: bytes, value: bytes) -> StoredRow:
     """Return a row as people read it."""
     own, window = _key(key)

@@ -24,7 +24,7 @@ import msgspec
 import typer
 from rich.table import Table as Grid
 
-from streamlog.cli.session import LogOption, Session, with_log
+from streamlog.cli.session import COMPLETION_S, LogOption, Session, with_log
 from streamlog.cli.terminal import JsonOption, print_grid, say
 from streamlog.clock import SystemClock
 from streamlog.connect.herding.herder_requests import ConnectRefusal
@@ -199,7 +199,19 @@ WorkerFileOption = Annotated[
         help="With --acls: ask no worker; read what the topics of this file have stored.",
     ),
 ]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
+
+
+def complete_connectors(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the connectors that begin so, for the shell."""
+    given = context.params.get("connect") or os.environ.get(CONNECT_VARIABLE) or DEFAULT_CONNECT
+    try:
+        found = ask_connect(given, "GET", "/connectors", timeout_s=COMPLETION_S)
+    except StreamlogError:
+        return []  # A shell has no use for an error: the command reports it.
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_connectors)]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Properties, or JSON.")]
 
 
@@ -523,7 +535,9 @@ def _print(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def ask_connect(url: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - any JSON
+def ask_connect(
+    url: str, method: str, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S
+) -> Any:  # noqa: ANN401 - any JSON
     """Return the JSON of an answer.
 
     Raises:
@@ -540,7 +554,7 @@ def ask_connect(url: str, method: str, path: str, body: object = None) -> Any:  
     headers.update(login.headers)
     asked = urllib.request.Request(url.rstrip("/") + path, data, headers, method=method)  # noqa: S310 - checked above
     try:
-        with login.opener.open(asked, timeout=TIMEOUT_S) as answer:
+        with login.opener.open(asked, timeout=timeout_s) as answer:
             text = answer.read()
     except urllib.error.HTTPError as error:
         raise ConnectAnswer(_message_of(error)) from None

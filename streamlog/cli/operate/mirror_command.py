@@ -28,6 +28,7 @@ from streamlog.cli.operate.mirror_maker_flows import from_mirrormaker
 from streamlog.cli.operate.mirror_promotion import (
     ConfigOption,
     JsonOption,
+    LinkArgument,
     fail_back,
     lag_text,
     no_link,
@@ -38,7 +39,7 @@ from streamlog.cli.operate.mirror_promotion import (
     unseal,
 )
 from streamlog.cli.output.progress_bar import Bar, progress_bar
-from streamlog.cli.session import LogOption, Session, ask, run, with_log
+from streamlog.cli.session import LogOption, Session, ask, complete_links, run, with_log
 from streamlog.cli.terminal import out, parse_name_values, say
 from streamlog.client.admin import (
     Admin,
@@ -71,7 +72,10 @@ POLICY = "cleanup.policy"
 BOOTSTRAP, PROTOCOL = "bootstrap.servers", "security.protocol"
 
 LinkOption = Annotated[
-    str | None, typer.Option("--link", metavar="NAME", help="All mirrors of this link.")
+    str | None,
+    typer.Option(
+        "--link", metavar="NAME", help="All mirrors of this link.", autocompletion=complete_links
+    ),
 ]
 TopicArguments = Annotated[
     list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Mirror topics.")
@@ -417,7 +421,10 @@ def list_links(
 @mirror.command("describe")
 def describe_link(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One link.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="One link.", autocompletion=complete_links),
+    ] = None,
     *,
     connect: ConnectOption = None,
     as_json: JsonOption = False,
@@ -509,7 +516,7 @@ def _mirrors_grid(mirrors: Iterable[MirrorDescription]) -> Grid:
 @mirror.command("alter")
 def alter_link(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The link.")],
+    name: LinkArgument,
     *,
     settings: SetOption = None,
     unset: Annotated[
@@ -538,7 +545,7 @@ def alter_link(
 @mirror.command("delete")
 def delete_link(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The link.")],
+    name: LinkArgument,
     *,
     connect: ConnectOption = None,
     as_json: JsonOption = False,
@@ -663,9 +670,7 @@ def verify(
         typer.Argument(metavar="[TOPIC]...", help="Mirror topics. Default: all of all links."),
     ] = None,
     *,
-    link: Annotated[
-        str | None, typer.Option("--link", metavar="NAME", help="All mirrors of this link.")
-    ] = None,
+    link: LinkOption = None,
     config: ConfigOption = None,
     connect: ConnectOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

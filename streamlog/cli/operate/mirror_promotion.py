@@ -30,7 +30,7 @@ from streamlog.cli.operate.app_promotion import (
     mirrors_of,
     plan_promotion,
 )
-from streamlog.cli.session import LogOption, Session, ask, with_log
+from streamlog.cli.session import LogOption, Session, ask, complete_links, with_log
 from streamlog.cli.terminal import out, say
 from streamlog.client.admin import (
     Admin,
@@ -51,7 +51,9 @@ REASONS_SHOWN = 5
 PATIENCE = PromotionPatience()
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-LinkArgument = Annotated[str, typer.Argument(metavar="NAME", help="The link.")]
+LinkArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The link.", autocompletion=complete_links)
+]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 TopicsOption = Annotated[
     str | None,

@@ -128,7 +128,14 @@ def test_client_metrics_settings_survive_a_restart(node: Node) -> None:
             "only be set or deleted",
         ),
         ((LOGGER, "1"), ("root", SET, "LOUD"), ErrorCode.INVALID_CONFIG, "TRACE, DEBUG"),
-        ((LOGGER, "1"), ("kafka", SET, "INFO"), ErrorCode.INVALID_CONFIG, "unknown logger 'kafka'"),
+        (
+            (LOGGER, "1"),
+            ("kafka", SET, "INFO"),
+            ErrorCode.INVALID_CONFIG,
+            "logger 'kafka': Desc",
+        ),
+        ((LOGGER, "1"), ("rot", SET, "INFO"), ErrorCode.INVALID_CONFIG, "did you mean 'root'"),
+        ((TOPIC, "t"), ("zzz", SET, "1"), ErrorCode.INVALID_CONFIG, "'zzz': docs/configuration.md"),
         ((TOPIC, "t"), ("remote.storage.enable", SET, "true"), ErrorCode.INVALID_CONFIG, "false"),
     ],
 )

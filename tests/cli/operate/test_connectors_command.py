@@ -7,9 +7,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
-from streamlog.cli.operate.connectors_command import connectors
+from streamlog.cli.operate.connectors_command import (
+    ask_connect,
+    complete_connectors,
+    connectors,
+)
 from streamlog.cli.session import Session
 from streamlog.log import Log
 from tests.connect_service.running import worker_with_http
@@ -46,5 +52,12 @@ def test_what_is_wrong_with_a_file_is_a_list(tmp_path: Path) -> None:
         assert all(each["error"] for each in found)
         settings.update({"flush.every": "1s", "url": f"{tmp_path}/out"})
         assert validate() == (0, [])
+        ask_connect(url, "PUT", "/connectors/out/config", settings)
+        context = typer.Context(get_command(connectors), obj=Session())
+        context.params["connect"] = url
+        assert complete_connectors(context, "o") == ["out"]
+        assert complete_connectors(context, "x") == []
+        context.params["connect"] = "http://127.0.0.1:1"
+        assert complete_connectors(context, "o") == []
 
     with_service(tmp_path, check)
