@@ -7,6 +7,7 @@ one line per event on the driver's terminal, unless a log4j2 configuration exist
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
@@ -24,6 +25,9 @@ CLUSTER = "spark://"
 MASTER_TIMEOUT_S = 10
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOG4J = Path(__file__).with_name("log4j2.properties")
+
+
+logger = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -64,6 +68,7 @@ def session(
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
+    logger.info("starting Spark on %s", master)
     return register(builder.getOrCreate())
 
 

@@ -672,7 +672,7 @@ class App(Declarations):
 
         if self.schema_registry is None:
             raise SerdeError(NO_REGISTRY)
-        return SchemaBook(self.schema_registry)
+        return SchemaBook(self.schema_registry, app_id=self.id)
 
     def _bind(self, producer: Producer) -> None:
         self.runtime.sender = _ProducerSender(producer)

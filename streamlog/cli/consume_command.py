@@ -161,7 +161,7 @@ def consume(
     registry: RegistryOption = None,
     log: LogOption = None,
 ) -> None:
-    """Print the records of a topic until Ctrl-C; with -A or --registry decoded, else as text."""
+    """Print the records of a topic until Ctrl-C; with -A or --registry decoded: text, else JSON."""
     session: Session = context.obj
     now_ms = SystemClock().wall_ms()
     wanted = ConsumeRange(
@@ -356,7 +356,7 @@ async def _read(
             consumer.seek(part, min(start, stops.get(part, start)))
         reader = log.range_reader(consumer, stops or ends)
         pages = _Pages(consumer, reader if wanted.exit_at_end else consumer)
-        await _print_pages(pages, wanted, printer, stop)
+        await _print_pages(log, pages, wanted, printer, stop)
 
 
 async def _at_time(
@@ -391,7 +391,7 @@ async def _read_as_member(
         await consumer.subscribe(
             [wanted.topic], on_assigned=pages.begin, on_revoked=lambda _: pages.commit()
         )
-        await _print_pages(pages, wanted, printer, stop)
+        await _print_pages(log, pages, wanted, printer, stop)
         await pages.commit()
 
 
@@ -446,7 +446,7 @@ class _Pages:
 
 
 async def _print_pages(
-    pages: _Pages, wanted: ConsumeRange, printer: RecordPrinter, stop: asyncio.Event
+    log: Log, pages: _Pages, wanted: ConsumeRange, printer: RecordPrinter, stop: asyncio.Event
 ) -> None:
     quiet_ms = 0
     while not stop.is_set() and not await pages.is_at_end():
@@ -461,7 +461,9 @@ async def _print_pages(
         await pages.commit()
         # Only in the poll in which the pause passes the limit: one line for each pause.
         if before_ms < WAIT_LOG_MS <= quiet_ms and wanted.limit is not None:
+            # The usual reason is a worker that has ended, with an error in another terminal.
+            alone = ", and no worker holds this log" if log.is_embedded else ""
             logger.info(
-                "waiting for records of %s: %d of %d so far; -e stops at the end",
-                wanted.topic, printer.printed, wanted.limit,
+                "waiting for records of %s: %d of %d so far%s; -e stops at the end",
+                wanted.topic, printer.printed, wanted.limit, alone,
             )  # fmt: skip

@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -308,7 +308,7 @@ async def use_registry_of(log: Log, app: App) -> None:
     if url is None:
         app.schemas.use(await read_stored_schemas(log, app.id))
     else:
-        app.schemas.use(SchemaBook(RegistrySettings.of(url)))
+        app.schemas.use(SchemaBook(RegistrySettings.of(url), app_id=app.id))
 
 
 QUOTED = re.compile(r"'([^']+)'")
@@ -447,14 +447,20 @@ def load_app(given: str) -> App:
     except Exception as error:  # noqa: BLE001 - whatever the module raises is its author's to see
         _end_with_own_frames(error)
     found = {key: value for key, value in vars(module).items() if isinstance(value, App)}
+    return _chosen(module_name, name, found)
+
+
+def _chosen(module_name: str, name: str, found: Mapping[str, App]) -> App:
     if name in found:
         return found[name]
     if not name and len(found) == 1:
         return next(iter(found.values()))
     if not name and "app" in found:
         return found["app"]
-    there = ", ".join(f"{module_name}:{key}" for key in sorted(found)) or "none"
-    problem = f"has no app {name!r}" if name else "does not have exactly one app"
+    if not found:
+        raise UsageError(f"module {module_name!r} has no app: it needs a line `app = App(...)`")
+    there = ", ".join(f"{module_name}:{key}" for key in sorted(found))
+    problem = f"has no app {name!r}" if name else "has several apps, so name one of them"
     raise UsageError(f"module {module_name!r} {problem}; its apps: {there}")
 
 

@@ -426,6 +426,18 @@ def describe_sink(sink: SinkConnector) -> str:
     return f"{sink.name}: {topics} to {type(sink.sink).__name__}, {promise}"
 
 
+def _tasks(start: WorkerStart) -> str:
+    """Return how many tasks there are; or, as newcomers wait for output of it, that all is idle."""
+    program = start.program
+    if start.tasks:
+        return f"{start.tasks}, shared by all workers of the app"
+    others = (
+        program.agents, program.timers, program.crontabs, program.tasks,
+        program.source_connectors, program.sink_connectors, start.web,
+    )  # fmt: skip
+    return "" if any(others) else "none: the app has no stream, agent, or timer yet"
+
+
 def _banner(start: WorkerStart) -> None:
     """Print what the worker runs, and on which log."""
     program, counts = start.program, start.counts
@@ -441,7 +453,7 @@ def _banner(start: WorkerStart) -> None:
         "writes": ", ".join(f"{name} ({counts[name]})" for name in written),
         "sources": "; ".join(map(describe_source, program.source_connectors)),
         "sinks": "; ".join(map(describe_sink, program.sink_connectors)),
-        "tasks": f"{start.tasks}, shared by all workers of the app" if start.tasks else "",
+        "tasks": _tasks(start),
         "agents": ", ".join(agent.name for agent in program.agents),
         "schedules": ", ".join(schedules),
         "once": ", ".join(service.name for service in program.tasks),

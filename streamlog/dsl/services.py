@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar, cast
 
 from streamlog.crontab import cron_times
 from streamlog.dsl.schedules import Clockwork, Crontab, Service, Timer
@@ -100,7 +100,8 @@ class WebAndCommands:
 
 
 TimerFunction = TypeVar("TimerFunction", bound=Callable[[], Awaitable[None]])
-CronFunction = TypeVar("CronFunction", bound=Callable[[datetime], Awaitable[None]])
+TimedFunction: TypeAlias = Callable[[datetime], Awaitable[None]]
+CronFunction = TypeVar("CronFunction", bound=TimedFunction | Callable[[], Awaitable[None]])
 PageFunction = TypeVar("PageFunction", bound=Callable[..., Awaitable[object]])
 CommandFunction = TypeVar("CommandFunction", bound=UserFunction)
 
@@ -152,6 +153,7 @@ class AppServices:
 
         Raises:
             ConfigError: the interval is not a duration or is 0.
+            TopologyError: the function is not `async def`, or takes arguments.
         """
         every_ms = duration_ms(every)
         if not every_ms:
@@ -159,6 +161,7 @@ class AppServices:
         _check_on(on)
 
         def declare(fn: TimerFunction) -> TimerFunction:
+            _arguments_of("timer", fn, 0)
             self._by_the_clock.timers.append(Timer(fn.__name__, fn, every_ms, on))
             return fn
 
@@ -172,7 +175,9 @@ class AppServices:
         on: Literal["leader", "every_worker"] = "leader",
         misfire: Literal["skip", "once", "all"] = "skip",
     ) -> Callable[[CronFunction], CronFunction]:
-        """Call an async function at times of a cron expression, with the due time; a decorator.
+        """Call an async function at times of a cron expression; a decorator.
+
+        A function with a parameter receives the due time.
 
         Args:
             spec: minute, hour, day, month and weekday, such as "30 2 * * *".
@@ -184,6 +189,7 @@ class AppServices:
 
         Raises:
             ConfigError: the expression or the time zone is not valid.
+            TopologyError: the function is not `async def`, or takes other arguments.
         """
         timezone = tz or self.timezone
         # For the error: a worker makes the schedule again from the expression.
@@ -193,8 +199,10 @@ class AppServices:
             raise ConfigError(f"misfire must be 'skip', 'once' or 'all', not {misfire!r}")
 
         def declare(fn: CronFunction) -> CronFunction:
+            takes_due_time = _arguments_of("crontab", fn, 1) == 1
+            run = cast("TimedFunction", fn if takes_due_time else _without_time(fn))
             self._by_the_clock.crontabs.append(
-                Crontab(fn.__name__, fn, spec, timezone, on, misfire)
+                Crontab(fn.__name__, run, spec, timezone, on, misfire)
             )
             return fn
 
@@ -261,6 +269,38 @@ class AppServices:
 def _check_async(name: str, fn: object) -> None:
     if not inspect.iscoroutinefunction(fn):
         raise TopologyError(f"task {name!r} must be `async def` and take no arguments")
+
+
+def _without_time(fn: UserFunction) -> TimedFunction:
+    """Return the function as one that takes the due time."""
+
+    def run(_due: datetime) -> Awaitable[None]:
+        made: Awaitable[None] = fn()
+        return made
+
+    return run
+
+
+def _arguments_of(kind: str, fn: UserFunction, most: int) -> int:
+    """Return with how many arguments to call a scheduled function: `most`, or fewer if it must be.
+
+    Checked here, because a nightly job that can't be called would fail in the night.
+
+    Raises:
+        TopologyError: the function is not `async def`, or can't be called so.
+    """
+    name = fn.__name__
+    if not inspect.iscoroutinefunction(inspect.unwrap(fn)):
+        raise TopologyError(f"{kind} {name!r} must be `async def`")
+    signature = inspect.signature(fn)
+    for count in range(most, -1, -1):
+        try:
+            signature.bind(*range(count))
+        except TypeError:
+            continue
+        return count
+    takes = "the due time or nothing" if most else "no arguments"
+    raise TopologyError(f"{kind} {name!r} must take {takes}, not {signature}")
 
 
 def _check_on(on: str) -> None:

@@ -17,14 +17,15 @@ from typing import TypeVar, is_typeddict
 from streamlog.connect.declared_connectors import Connectors
 from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.dsl.topic import Topic, refuse_other
-from streamlog.dsl.value_types import UNKNOWN, Shape, bare, is_union, may_be_none
+from streamlog.dsl.value_types import UNKNOWN, Shape, bare, is_union, may_be_none, type_of
 from streamlog.durations import Dur, duration_ms
 from streamlog.errors import TopologyError
 from streamlog.nodes.policies import ErrorPolicy, on_error
 from streamlog.nodes.stream_nodes import RepartitionSink, Source, View
 from streamlog.nodes.topic_spec import TopicSpec, check_name
+from streamlog.record import Windowed
 from streamlog.replace import replace
-from streamlog.serdes import declared_by, type_name
+from streamlog.serdes import type_name
 from streamlog.serdes.erased_types import UserFunction, UserKey, UserValue
 from streamlog.topology import TopologyBuilder
 
@@ -221,13 +222,24 @@ def check_topic(position: StreamPosition, topic: Topic[UserKey, UserValue]) -> N
         ("keys", position.key, topic.spec.key),
         ("values", position.value, topic.spec.value),
     ):
-        given, wanted = here.known, declared_by(there)
+        given, wanted = here.known, type_of(there)
         if not is_assignable(wanted, given):
             raise TopologyError(
                 f"the {what} at {position.node!r} are {type_name(given)}, and topic "
-                f"{topic.spec.name!r} takes {type_name(wanted)}: map them first, or declare "
-                "the topic with their type"
+                f"{topic.spec.name!r} takes {type_name(wanted)}: {_way_out(given, wanted)}"
             )
+
+
+def _way_out(given: object, wanted: object) -> str:
+    """Return what to do about a stream and a topic of different types."""
+    # The first windowed app writes its rows to a topic with the keys of its input, more often than
+    # not, so this case has an answer of its own.
+    if typing.get_origin(given) is Windowed and is_assignable(wanted, typing.get_args(given)[0]):
+        return (
+            f"declare the topic with key={type_name(given)}, or keep only the key in the window, "
+            "as in .rekey(lambda window, _: window.key)"
+        )
+    return "map them first, or declare the topic with their type"
 
 
 def check_alike(position: StreamPosition, other: StreamPosition) -> None:

@@ -28,6 +28,7 @@ import msgspec
 
 from streamlog.errors import SerdeError, TopologyError
 from streamlog.nodes.topic_spec import TopicSpec
+from streamlog.record import Windowed
 from streamlog.serdes import (
     PACKED,
     WindowedSerde,
@@ -466,7 +467,7 @@ class Shape:
     @property
     def known(self) -> object:
         """The type, from the topic's serde if that has it; None if it is not known."""
-        return declared_by(self.given) if self.given is not None else self.declared
+        return self.declared if self.given is None else type_of(self.given)
 
     def windowed(self, windows: Windows) -> Shape:
         """Return the shape of windowed keys around keys of this shape."""
@@ -474,6 +475,15 @@ class Shape:
 
 
 UNKNOWN = Shape()
+
+
+def type_of(serde: AnySerde) -> object:
+    """Return the type that a serde was made for; None if that is not known."""
+    if not isinstance(serde, WindowedSerde):
+        return declared_by(serde)
+    # That keys have windows is known even if the type of the key inside is not.
+    inner = type_of(serde.key_serde)
+    return Windowed if inner is None else types.GenericAlias(Windowed, (inner,))
 
 
 def return_shape(

@@ -18,6 +18,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from streamlog.durations import duration_text
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.record import GivenHeaders
@@ -545,11 +546,16 @@ class Dedupe(Node, frozen=True, kw_only=True):
     @property
     def detail(self) -> str:
         """Names the time within which duplicates are dropped."""
-        return f"within {self.within_ms} ms"
+        return f"within {duration_text(self.within_ms)}"
 
 
 How = Literal["inner", "left", "outer"]
 """The sides whose records are forwarded without a partner: neither, the left one, or both."""
+
+
+def _signed_text(ms: int) -> str:
+    """Return a bound of a join, which may be negative: `before="-1m"`."""
+    return f"-{duration_text(-ms)}" if ms < 0 else duration_text(ms)
 
 
 class JoinSide(Node, frozen=True, kw_only=True):
@@ -611,7 +617,7 @@ class StreamJoin(Node, frozen=True, kw_only=True):
     def detail(self) -> str:
         """Names the kind, the window and the grace."""
         window = self.window
+        before, after = _signed_text(window.before_ms), _signed_text(window.after_ms)
         return (
-            f"{self.how}, {window.before_ms} ms before to {window.after_ms} ms after, "
-            f"grace {window.grace_ms} ms"
+            f"{self.how}, {before} before to {after} after, grace {duration_text(window.grace_ms)}"
         )

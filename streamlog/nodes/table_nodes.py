@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from streamlog.durations import duration_text
 from streamlog.errors import quantity
 from streamlog.nodes.policies import ErrorPolicy
 from streamlog.nodes.stream_nodes import (
@@ -213,7 +214,7 @@ class SuppressUntilClosed(Suppress, frozen=True, kw_only=True):
     @property
     def detail(self) -> str:
         """Says how long after their end windows close."""
-        return f"until windows close, {self.closes_after_ms} ms after their end"
+        return f"until windows close, {duration_text(self.closes_after_ms)} after their end"
 
 
 class SuppressWithin(Suppress, frozen=True, kw_only=True):
@@ -237,7 +238,7 @@ class SuppressWithin(Suppress, frozen=True, kw_only=True):
     @property
     def detail(self) -> str:
         """Names the time and the limit."""
-        within = "" if self.within_ms is None else f"for {self.within_ms} ms"
+        within = "" if self.within_ms is None else f"for {duration_text(self.within_ms)}"
         room = "" if self.records_max is None else f"up to {quantity(self.records_max, 'row')}"
         return ", ".join(filter(None, (within, room)))
 
@@ -329,7 +330,7 @@ class ExpiringAggregate(Aggregate, frozen=True, kw_only=True):
     @property
     def detail(self) -> str:
         """Names the time to live."""
-        return f"for {self.ttl_ms} ms"
+        return f"for {duration_text(self.ttl_ms)}"
 
 
 class AtCommits(Node, frozen=True, kw_only=True):
@@ -374,7 +375,7 @@ class VersionedTable(TableSource, frozen=True, kw_only=True):
     @property
     def detail(self) -> str:
         """Names the topic and the history."""
-        return f"from topic {self.topic.name}, history {self.history_ms} ms"
+        return f"from topic {self.topic.name}, history {duration_text(self.history_ms)}"
 
 
 class AsOfJoin(TableJoin, frozen=True, kw_only=True):
@@ -407,7 +408,7 @@ class AsOfJoin(TableJoin, frozen=True, kw_only=True):
     def detail(self) -> str:
         """Names the table and the grace."""
         left = " (left)" if self.left else ""
-        return f"with {self.table} as of each record{left}, grace {self.grace_ms} ms"
+        return f"with {self.table} as of each record{left}, grace {duration_text(self.grace_ms)}"
 
 
 class WritableTable(Node, frozen=True, kw_only=True):
@@ -452,7 +453,7 @@ class WritableTable(Node, frozen=True, kw_only=True):
     @property
     def detail(self) -> str:
         """Names the time to live."""
-        return "" if self.ttl_ms is None else f"for {self.ttl_ms} ms"
+        return "" if self.ttl_ms is None else f"for {duration_text(self.ttl_ms)}"
 
 
 class AgentTables(Node, frozen=True, kw_only=True):

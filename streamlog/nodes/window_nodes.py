@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from streamlog.durations import duration_text
 from streamlog.nodes.stream_nodes import Aggregation, Keyed, Node, OldValues
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.serdes.erased_types import AnyRecord, AnySerde
@@ -149,7 +150,9 @@ class WindowedAggregate(WindowedRows, frozen=True, kw_only=True):
     def detail(self) -> str:
         """Names the windows."""
         windows = self.windows
-        return f"{windows.description}, grace {windows.grace_ms} ms, emit {self.emit.name}"
+        return (
+            f"{windows.description}, grace {duration_text(windows.grace_ms)}, emit {self.emit.name}"
+        )
 
 
 class RecordWindowsAggregate(WindowedRows, frozen=True, kw_only=True):
@@ -220,10 +223,10 @@ class SessionAggregate(RecordWindowsAggregate, frozen=True, kw_only=True):
         """Names the sessions."""
         windows, limit = self.windows, ""
         if windows.max_length_ms is not None:
-            limit = f"up to {windows.max_length_ms} ms long, "
+            limit = f"up to {duration_text(windows.max_length_ms)} long, "
         return (
-            f"sessions with gaps of {windows.gap_ms} ms, {limit}grace {windows.grace_ms} ms, "
-            f"emit {self.emit.name}"
+            f"sessions with gaps of {duration_text(windows.gap_ms)}, {limit}"
+            f"grace {duration_text(windows.grace_ms)}, emit {self.emit.name}"
         )
 
 
@@ -239,6 +242,6 @@ class SlidingAggregate(RecordWindowsAggregate, frozen=True, kw_only=True):
         """Names the windows."""
         windows = self.windows
         return (
-            f"sliding windows of {windows.size_ms} ms, grace {windows.grace_ms} ms, "
-            f"emit {self.emit.name}"
+            f"sliding windows of {duration_text(windows.size_ms)}, "
+            f"grace {duration_text(windows.grace_ms)}, emit {self.emit.name}"
         )

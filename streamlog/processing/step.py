@@ -246,7 +246,12 @@ class Step:
 
     def serialize_for(self, batch: Batch, topic: TopicSpec) -> tuple[Batch, RawColumn, RawColumn]:
         """Return keys and values as a topic's serdes write them; see `serialize_with`."""
-        return self.serialize_with(batch, topic.key, topic.value)
+        try:
+            return self.serialize_with(batch, topic.key, topic.value)
+        except ProcessingError as error:
+            # The name of a sink is a number, which says little to the author of the program.
+            error.args = (f"{error}; it can't be written to topic {topic.name!r}",)
+            raise
 
     def serialize_with(
         self, batch: Batch, key: AnySerde, value: AnySerde

@@ -41,6 +41,7 @@ FAILED_MS: Final = 30_000
 """How long a schema that was not found stays so without another request."""
 KNOWN_MAX: Final = 10_000
 """The most schemas that are kept; those that were used longest ago are dropped."""
+WAY_OUT: Final = "a worker registers it when it starts, or `streamlog schemas register` does"
 PAUSE_MS: Final = 250
 """The first pause between two rounds of requests; each further pause is twice as long."""
 PAUSE_MAX_MS: Final = 5_000
@@ -73,6 +74,7 @@ class SchemaBook:
         clock: Clock | None = None,
         wait_ms: int = WAIT_MS,
         may_block: bool = True,
+        app_id: str | None = None,
     ) -> None:
         """Create a book that knows nothing; it sends no request yet.
 
@@ -81,9 +83,11 @@ class SchemaBook:
             clock: by default the system's.
             wait_ms: how long a schema is asked for while the registry does not answer.
             may_block: whether `find` and `identify` send requests and wait for them.
+            app_id: the app whose own subjects count for `identify` as well, if any.
         """
         self.settings = settings
         self.may_block = may_block
+        self._app_id = app_id
         self.requests = 0
         """The number of requests for schemas so far."""
         self._clock = clock or SystemClock()
@@ -133,10 +137,22 @@ class SchemaBook:
                 "`streamlog schemas register`"
             )
         try:
-            version = self.client.lookup(subject, schema)
+            version = self._lookup(subject, schema)
         except StreamlogError as error:
-            raise SerdeError(f"its schema is not registered under {subject!r}: {error}") from error
+            is_new = isinstance(error, SchemaRegistryError) and error.status == NOT_FOUND
+            reason = WAY_OUT if is_new else str(error)
+            raise SerdeError(f"its schema is not registered under {subject!r}: {reason}") from error
         return self.note(version)
+
+    def _lookup(self, subject: str, schema: Schema) -> RegisteredVersion:
+        try:
+            return self.client.lookup(subject, schema)
+        except SchemaRegistryError as error:
+            if error.status != NOT_FOUND or self._app_id is None:
+                raise
+        # Workers register the schema of a topic that the app only reads in a subject of the app's
+        # own. A record that a person sends to try the app out is written by that id.
+        return self.client.lookup(f"{self._app_id}-{subject}", schema)
 
     def note(self, version: RegisteredVersion) -> RegisteredSchema:
         """Remember a version that was registered or looked up, and return its schema."""

@@ -12,11 +12,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 from crc32c import crc32c
 
-from streamlog.errors import ConfigError, CorruptData, LogDirectoryError, quantity
+from streamlog.errors import ConfigError, CorruptData, LogDirectoryError, quantity, some_of
 from streamlog.metrics.build_info import install_command
 from streamlog.snapshots.manifest import MANIFEST_FILE, FilePart, Manifest, TaskEntry
 from streamlog.tables.state.changelog import TaskProgress
@@ -205,6 +206,14 @@ def _sync(path: str) -> None:
         os.close(file)
 
 
+def _hint(url: str) -> str:
+    """Return the snapshots in the directory of a mistyped id, if it is on this machine."""
+    if "://" in url:
+        return ""
+    found = sorted(each.parent.name for each in Path(url).parent.glob(f"*/{MANIFEST_FILE}"))
+    return f"; snapshots beside it: {some_of(found)}" if found else ""
+
+
 class Snapshot:
     """The state of an app at one cut of its inputs; the result of `BackfillJob.run`."""
 
@@ -225,6 +234,7 @@ class Snapshot:
         if not store.has(MANIFEST_FILE):
             raise CorruptData(
                 f"there is no snapshot at {url}: it has no {MANIFEST_FILE}, which a job writes last"
+                f"{_hint(url)}"
             )
         return cls(Manifest.decode(store.read(MANIFEST_FILE)), store)
 

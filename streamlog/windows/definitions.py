@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import msgspec
 
-from streamlog.durations import DURATION_MS_MAX, Dur, duration_ms
+from streamlog.durations import DURATION_MS_MAX, Dur, duration_ms, duration_text
 from streamlog.errors import ConfigError, quantity
 
 
@@ -51,7 +51,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def description(self) -> str:
         """The windows as a phrase, for the description of a topology."""
-        return f"windows of {self.size_ms} ms"
+        return f"windows of {duration_text(self.size_ms)}"
 
 
 class Tumbling(Windows, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ class Hopping(Windows, frozen=True, kw_only=True):
     @property
     def description(self) -> str:
         """The windows as a phrase, for the description of a topology."""
-        return f"windows of {self.size_ms} ms every {self.step_ms} ms"
+        return f"windows of {duration_text(self.size_ms)} every {duration_text(self.step_ms)}"
 
 
 def tumbling(
@@ -185,7 +185,7 @@ class Counted(Windows, frozen=True, kw_only=True):
     def description(self) -> str:
         """The windows as a phrase, for the description of a topology."""
         step = "" if self.step == self.records else f" every {self.step}"
-        limit = "" if self.timeout_ms is None else f", up to {self.timeout_ms} ms"
+        limit = "" if self.timeout_ms is None else f", up to {duration_text(self.timeout_ms)}"
         return f"windows of {quantity(self.records, 'record')}{step}{limit}"
 
 

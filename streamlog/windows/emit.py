@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from streamlog.durations import Dur, duration_ms
+from streamlog.durations import Dur, duration_ms, duration_text
 from streamlog.errors import ConfigError, CorruptData
 
 Source: TypeAlias = tuple[str, int]
@@ -73,7 +73,7 @@ class Emit(msgspec.Struct, frozen=True):
             raise ConfigError(f"Emit.early needs an interval longer than 0 ms, not {every!r}")
         if clock not in ("event", "wall"):
             raise ConfigError(f"the clock of Emit.early must be 'event' or 'wall', not {clock!r}")
-        return Emit(f"early every {every_ms} ms ({clock})", every_ms, clock)
+        return Emit(f"early every {duration_text(every_ms)} ({clock})", every_ms, clock)
 
     @property
     def is_final(self) -> bool:

@@ -9,6 +9,7 @@ lateness and closing (`emit`).
 
 from __future__ import annotations
 
+from streamlog.durations import duration_text
 from streamlog.errors import UsageError
 from streamlog.serdes import END_AND_START, Layout, StartOnly
 from streamlog.windows.calendar import Calendar, CalendarSpans
@@ -97,5 +98,5 @@ def layout_of(windows: Windows) -> Layout:
         size_ms = windows.size_ms
         return StartOnly(f"sliding {windows.description}", lambda start_ms: start_ms + size_ms)
     offset_ms = windows.offset_ms if isinstance(windows, Tumbling) else 0
-    offset = f" from {offset_ms} ms on" if offset_ms else ""
+    offset = f" from {duration_text(offset_ms)} on" if offset_ms else ""
     return StartOnly(windows.description + offset, Assigner(windows).end_of)

@@ -9,6 +9,8 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -24,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from streamlog import App
+from streamlog import App, Windowed, tumbling
 from streamlog.cli.consume_command import consume, time_of
 from streamlog.cli.output.record_format import RecordFormat, RecordView, plain_bytes, raw_bytes
 from streamlog.cli.records_commands import send
@@ -61,6 +63,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRegistry
 
 async def fill(address: str) -> None:
     topics = ["staged", "sales", "copy", "typed", "typed-copy", "raw", "raw-copy", "avro"]
+    topics += ["texts", "texts-copy"]
     async with Log.open(f"kafka://{address}") as log, log.producer() as producer:
         await log.admin().create_topics([NewTopic(name, PARTITIONS) for name in topics])
         for partition, at_ms, key, value, headers in RECORDS:
@@ -223,6 +226,36 @@ def test_json_lines_copy_typed_records(broker: RunningRegistry) -> None:
         )
     (tombstone,) = objects(broker, "typed", "--from-beginning", "-e", "--filter", "value is None")
     assert tombstone["headers"] == [["why", "gone"]]
+
+
+@dataclass
+class Sale:
+    pieces: int
+    at: datetime
+
+
+def test_the_text_of_typed_records_is_what_send_takes(broker: RunningRegistry) -> None:
+    app = App("texts")
+    for name in ("texts", "texts-copy"):
+        app.topic(name, key=str, value=Sale, partitions=1)
+    sale = {"pieces": 3, "at": "2026-01-05T09:00:10Z"}
+    run(broker, "send", "texts", json.dumps(sale), "--key", "a", app=app)
+    text = run(broker, "consume", "texts", "--from-beginning", "-e", app=app)
+    key, value = text.split("\t")
+    assert (key, json.loads(value)) == ("a", sale)
+    copying = ("texts-copy", "--file", "-", "--key-separator", "\t")
+    run(broker, "send", *copying, stdin=text, app=app)
+    assert run(broker, "consume", "texts-copy", "--from-beginning", "-e", app=app) == text
+
+
+def test_a_windowed_key_is_printed_as_json() -> None:
+    spec = App("windows").topic("sold", key=Windowed[str], value=int, windows=tumbling("1h")).spec
+    key = b"a" + (1_767_603_600_000).to_bytes(8)
+    shown, value = RecordView(spec).texts(LogRecord(0, 0, key, bytes(7) + b"\x05"))
+    assert json.loads(shown) == {
+        "key": "a", "start": "2026-01-05T09:00:00Z", "end": "2026-01-05T10:00:00Z"
+    }  # fmt: skip
+    assert value == "5"
 
 
 def test_schemas_of_a_registry_decode_values(broker: RunningRegistry) -> None:

@@ -75,7 +75,7 @@ def test_a_topology_describes_a_join_and_its_stores() -> None:
     left.left_join(right, text, within=window, name="pairs")
     (sub,) = app.topology().subtopologies
     assert [spec.name for spec in sub.stores] == ["pairs/left", "pairs/right", "pairs/unmatched"]
-    line = "left, 5000 ms before to 60000 ms after, grace 1000 ms after pairs/left, pairs/right"
+    line = "left, 5s before to 1m after, grace 1s after pairs/left, pairs/right"
     assert line in app.topology().describe()
 
 

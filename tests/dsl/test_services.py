@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, cast
 
 import pytest
 
@@ -42,6 +43,43 @@ def test_pages_know_their_parameters() -> None:
 def test_an_invalid_page_is_refused(path: str, fn: Any, why: str) -> None:
     with pytest.raises(TopologyError, match=why):
         App("pages").page(path)(fn)
+
+
+def test_a_scheduled_function_that_can_not_be_called_is_refused_when_it_is_declared() -> None:
+    app = App("shop")
+
+    async def other(due: datetime, more: int) -> None:
+        raise AssertionError(due, more)
+
+    def sync() -> None:
+        raise AssertionError
+
+    for declare in (app.timer("1m"), app.crontab("0 3 * * *")):
+        with pytest.raises(TopologyError, match="'sync' must be `async def`"):
+            declare(cast("Any", sync))
+    with pytest.raises(TopologyError, match=r"'other' must take no arguments, not \(due"):
+        app.timer("1m")(cast("Any", other))
+    with pytest.raises(TopologyError, match="'other' must take the due time or nothing"):
+        app.crontab("0 3 * * *")(cast("Any", other))
+    assert not app.timers
+    assert not app.crontabs
+
+
+def test_a_crontab_may_do_without_its_due_time() -> None:
+    app = App("shop")
+    runs: list[datetime | None] = []
+
+    @app.crontab("0 3 * * *")
+    async def nightly() -> None:
+        runs.append(None)
+
+    @app.crontab("0 4 * * *")
+    async def later(due: datetime) -> None:
+        runs.append(due)
+
+    with app.test() as t:
+        t.advance("1d")
+    assert [due and due.hour for due in runs] == [None, 4]
 
 
 def test_page_paths_and_command_names_are_unique() -> None:

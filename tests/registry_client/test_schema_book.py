@@ -86,6 +86,21 @@ def test_without_leave_to_block_find_only_says_what_it_waits_for(registry: StubR
         book.close()
 
 
+def test_the_subject_of_the_app_counts_where_the_topic_has_none(registry: StubRegistry) -> None:
+    book = SchemaBook(RegistrySettings.of(registry.url), app_id="shop")
+    try:
+        with pytest.raises(SerdeError, match=r"'sales-value': a worker registers it"):
+            book.identify("sales-value", TEXT)
+        own = book.client.register("shop-sales-value", TEXT)
+        assert book.identify("sales-value", TEXT).id == own
+        # Once the topic's writers have registered theirs, that one comes first.
+        theirs = book.client.register("rents-value", NUMBER)
+        book.client.register("shop-rents-value", NUMBER)
+        assert book.identify("rents-value", NUMBER).id == theirs
+    finally:
+        book.close()
+
+
 def test_a_waiting_schema_is_found_when_the_registry_comes_back(registry: StubRegistry) -> None:
     registry.is_down = True
     book = SchemaBook(RegistrySettings.of(registry.url), wait_ms=60_000)

@@ -43,7 +43,7 @@ topology clicks
     Source user-repartition from topic clicks-user-repartition
     TableJoin with-name with names (left) after user-repartition
     Sink sink-6 to topic named after with-name
-    WindowedAggregate counts windows of 60000 ms, grace 5000 ms, emit CLOSE after user-repartition
+    WindowedAggregate counts windows of 1m, grace 5s, emit CLOSE after user-repartition
     Sink sink-8 to topic per-minute after counts"""
 
 

@@ -37,8 +37,8 @@ def test_emission_kinds_have_names_and_properties() -> None:
         "UPDATE",
         "CLOSE",
         "COMMIT",
-        "early every 10000 ms (event)",
-        "early every 1000 ms (wall)",
+        "early every 10s (event)",
+        "early every 1s (wall)",
     ]
     assert [kind.name for kind in kinds] == names
     assert [kind.is_early for kind in kinds] == [False, False, False, True, True]

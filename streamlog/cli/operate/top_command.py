@@ -69,8 +69,8 @@ def top(
 ) -> None:
     """Show a log live: what is wrong, rates of topics, lag of groups, brokers.
 
-    Keys: 1 to 4 or Tab change the view, s sorts by the next column, r turns the order around, arrow
-    keys scroll, q ends. Without a terminal, it prints everything once.
+    Keys: 1 to 4 or Tab change the view, s sorts by the next column, r turns the order around,
+    arrow keys scroll, q ends. Without a terminal, it prints everything once.
     """
     session: Session = context.obj
     if once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -136,11 +136,19 @@ class RecordView:
         if data is None:
             return null
         if serde is not None:
-            return one_line(str(serde.loads(data)))
+            return one_line(_readable(serde.loads(data)))
         if self._schemas is None or not is_framed(data):
             return text_of(data)
         found = self._schemas.decode(data)
         return one_line(found) if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+
+
+def _readable(obj: object) -> str:
+    """Return a key or value as people read and write it: text as it is, all else as JSON."""
+    if isinstance(obj, bytes):
+        return str(obj)
+    plain = _finite(msgspec.to_builtins(obj, str_keys=True, enc_hook=_plain))
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
 def is_framed(data: bytes) -> bool:

@@ -11,8 +11,9 @@ any side, as in Kafka Streams; it never goes back, and waits for sources with a 
    passed its window and grace: with a time source of its own, numbered in the order in which
    windows close. That comes before the pairs of the record that advanced the time, and never after
    a pair.
-3. No record is late: it is paired with what is kept, and emitted alone immediately if there is
-   nothing. What is kept, and for how long, depends on stream time alone.
+3. A record after its window and grace is still paired with what is kept. If there is nothing, it is
+   emitted alone immediately, or counted as late where its side needs a partner. What is kept, and
+   for how long, depends on stream time alone.
 4. A pair has the headers that both records have, whichever arrived last; a record that is emitted
    alone has its own.
 5. A record without a value is dropped. So is a record without a key, unless it may be emitted
@@ -340,9 +341,13 @@ class StreamJoinStep(Step):
                 closes_ms = window.closes_ms(partner_ms, left=not is_left)
                 self._unmatched.discard(due_row_key(closes_ms, not is_left, key, number))
         number, self._number = self._number, self._number + 1
-        if self._unmatched is not None and not found and self._is_outer(side):
+        if not found:
             closes_ms = window.closes_ms(timestamp_ms, left=is_left)
-            if closes_ms < now_ms:
+            if self._unmatched is None or not self._is_outer(side):
+                # Its partner may have been here, and is gone: that is worth a line in the log.
+                if closes_ms < now_ms:
+                    self._collector.drop(self.name, "late", late_by_ms=now_ms - closes_ms)
+            elif closes_ms < now_ms:
                 pairs.add_alone(at, value, headers, timestamp_ms)
             else:
                 row_key = due_row_key(closes_ms, is_left, key, number)

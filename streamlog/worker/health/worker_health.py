@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from streamlog.durations import duration_text
 from streamlog.errors import quantity
 from streamlog.processing.inputs.repartition_input import MergeWait
 from streamlog.processing.node_figures import NodeFigures
@@ -72,8 +73,8 @@ class DropLog:
             case "out of order":
                 logger.warning("%s: %s processed out of order", node, records)
             case "late":
-                late_ms = self._late_by_ms_max.pop(node, 0)
-                logger.warning("%s: %s dropped: late (by up to %d ms)", node, records, late_ms)
+                late_by = duration_text(self._late_by_ms_max.pop(node, 0))
+                logger.warning("%s: %s dropped: late (by up to %s)", node, records, late_by)
             case "error" | "dead letter" if last:
                 text = "%s: %s dropped: %s; the last one: %s"
                 logger.warning(text, node, records, reason, last)

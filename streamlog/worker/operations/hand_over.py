@@ -35,6 +35,7 @@ from streamlog.agents.offsets import (
     offset_of,
     positions_of,
 )
+from streamlog.broker.coordinator.group.classic_group import IN_PROCESS_HOST
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer.subscription_state import known_id
 from streamlog.client.offset_metadata import NO_EPOCH, GroupMetadata, OffsetAndMetadata
@@ -236,7 +237,9 @@ async def refuse_members(log: Log, app_id: str, remedy: str = "") -> None:
             raise
         return
     if group.members:
-        hosts = ", ".join(sorted({member.client_host for member in group.members}))
+        # A worker that runs the embedded log is connected to it without a socket.
+        found = {member.client_host for member in group.members}
+        hosts = ", ".join(sorted(found)).replace(IN_PROCESS_HOST, "this machine")
         raise UsageError(
             f"app {app_id!r} has {quantity(len(group.members), 'running worker')} (on {hosts}): "
             f"stop every worker first; nothing was changed{remedy}"

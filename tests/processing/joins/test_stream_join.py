@@ -155,7 +155,7 @@ def ordered(inputs: Input, partition: int) -> list[tuple[int, int, int, str, int
 
 
 def oracle(inputs: Input, partitions: int, how: How, window: JoinWindow) -> Counter[Any]:
-    """Compute rows by nested loops: key, value, timestamp."""
+    """Compute rows by nested loops: key, value, timestamp; and how many records are late."""
     outer = {"inner": (), "left": (0,), "outer": (0, 1)}[how]
     rows: Counter[Any] = Counter()
     for partition in range(partitions):
@@ -179,7 +179,9 @@ def oracle(inputs: Input, partitions: int, how: How, window: JoinWindow) -> Coun
                 ] += 1
             seen.append((rank, key, at, value))
             closes_ms = at + (window.after_ms if rank == 0 else window.before_ms) + window.grace_ms
-            if rank in outer and not matched:
+            if not matched and rank not in outer:
+                rows += Counter(late=closes_ms < now_ms)
+            elif not matched:
                 if closes_ms < now_ms:
                     rows[key, text(value, None) if rank == 0 else text(None, value), at] += 1
                 else:
@@ -200,7 +202,7 @@ def run_cluster(app: App, inputs: Input, partitions: int, *, seed: int, crashes:
 
 
 def out_rows(cluster: Cluster) -> Counter[Any]:
-    rows: Counter[Any] = Counter()
+    rows: Counter[Any] = +Counter(late=cluster.drops["pairs", "late"])
     for (topic, _), log in cluster.logs.items():
         for record in log if topic == "out" else ():
             rows[

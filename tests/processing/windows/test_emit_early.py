@@ -137,7 +137,7 @@ def test_a_wall_clock_interval_starts_at_the_end_of_the_last_one() -> None:
 def test_early_rows_are_a_separate_feed_before_the_final_rows() -> None:
     app, _, _ = early_app(tumbling("1h"), Emit.early("10s"))
     text = app.topology().describe()
-    assert "windows of 3600000 ms, grace 0 ms, emit early every 10000 ms (event)" in text
+    assert "windows of 1h, grace 0s, emit early every 10s (event)" in text
     (node,) = [node for node in app.topology().nodes if node.name == "lists"]
     assert node.feeds == ("lists/@early", "lists")
     assert [spec.name for spec in node.specs] == ["lists", "lists/@early"]

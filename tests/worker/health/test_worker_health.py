@@ -25,7 +25,7 @@ def test_each_node_and_reason_is_logged_once_a_minute(caplog: pytest.LogCaptureF
     drops.count([dropped("a", "late", 2), dropped("b", "error", 1, "offset 3: ValueError")])
     drops.log(0)
     assert lines(caplog) == [
-        "a: 2 records dropped: late (by up to 7 ms)",
+        "a: 2 records dropped: late (by up to 7ms)",
         "b: 1 record dropped: error; the last one: offset 3: ValueError",
     ]
     drops.count([dropped("a", "late"), dropped("b", "dead letter", 1, "offset 4: KeyError")])
@@ -33,7 +33,7 @@ def test_each_node_and_reason_is_logged_once_a_minute(caplog: pytest.LogCaptureF
     assert lines(caplog) == ["b: 1 record dropped: dead letter; the last one: offset 4: KeyError"]
     drops.count([dropped("a", "late")])
     drops.log(LOG_INTERVAL_MS)
-    assert lines(caplog) == ["a: 2 records dropped: late (by up to 7 ms)"]
+    assert lines(caplog) == ["a: 2 records dropped: late (by up to 7ms)"]
     drops.log(3 * LOG_INTERVAL_MS)
     assert lines(caplog) == []
 
