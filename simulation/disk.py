@@ -253,8 +253,10 @@ class SimulatedDisk:
         """See the port."""
         return sorted(self._directory(path).entries)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
         """See the port."""
+        if not parents:
+            self._place(path)
         names = self._root
         for part in _parts(path):
             if part not in names.entries:

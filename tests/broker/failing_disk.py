@@ -49,9 +49,9 @@ class FailingDisks(DiskFiles):
         self._check(path)
         return super().list(path)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
         self._check(path)
-        super().make_directory(path)
+        super().make_directory(path, parents=parents)
 
     def rename(self, source: str, target: str) -> None:
         self._check(source)

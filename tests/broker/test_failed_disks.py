@@ -96,6 +96,7 @@ def test_a_topic_is_deleted_from_a_failed_disk_once_it_works_again() -> None:
     async def fails() -> None:
         async with node.open() as broker:
             create(broker, partitions=3)
+            assert await codes(broker, 3) == [0, 0, 0]
             node.disks.failed.add("b")
             assert (await codes(broker, 3))[1] == ErrorCode.KAFKA_STORAGE_ERROR
             node.pass_time(broker)

@@ -298,11 +298,11 @@ def test_the_present_directory_cancels_a_move_and_another_one_replaces_it() -> N
         create(broker, partitions=3, file_delete_delay_ms="60000")
         await write(broker, b"1")
         await move(broker, "b", 0)
-        await node.until(broker, lambda: len(node.folders("b")) == 2)
+        await node.until(broker, lambda: len(node.folders("b")) == 1)
         assert await move(broker, "data", 0) == [0]
         assert not broker.directory.moves()
         await node.until(broker, lambda: not broker.directory.leftovers())
-        assert (place(broker), len(node.folders("b"))) == ("data", 1)
+        assert (place(broker), len(node.folders("b"))) == ("data", 0)
         await move(broker, "b", 0)
         assert await move(broker, "c", 0) == [0]
         await node.until_moved(broker)
@@ -419,7 +419,7 @@ def test_a_deleted_topic_leaves_no_copy() -> None:
         create(broker, partitions=3)
         await write(broker, b"v" * 10_000)
         await move(broker, "b", 0)
-        await node.until(broker, lambda: len(node.folders("b")) == 2)
+        await node.until(broker, lambda: len(node.folders("b")) == 1)
         delete(broker)
         for _ in range(20):
             node.clock.advance(1_000)

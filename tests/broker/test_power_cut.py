@@ -13,7 +13,7 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import CHECKPOINTS, CLEAN_SHUTDOWN
-from streamlog.broker.storage.disk.files import read_file
+from streamlog.broker.storage.disk.files import names_in, read_file
 from streamlog.broker.storage.disk.memory_files import MemoryFiles, Tear
 from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
@@ -120,7 +120,7 @@ def indexes(files: MemoryFiles, kept: Kept) -> dict[str, bytes]:
     return {
         f"{name}/{each}": read_file(files, f"data/{name}/{each}")
         for name in whole
-        for each in files.list(f"data/{name}")
+        for each in names_in(files, f"data/{name}")
         if each.endswith("index")
     }
 

@@ -305,6 +305,7 @@ def _begin_copy(move: LogMove, present: PartitionLog, first: Piece) -> Partition
     if base_offset > START_OFFSET:
         _restart(log, base_offset)
     try:
+        volume.files.make_directory(move.folder, parents=False)
         volume.files.sync_directory(volume.path)
     except OSError as error:
         raise directory_error(error, volume.path) from error

@@ -28,6 +28,7 @@ from streamlog.broker.storage.disk.files import (
     Files,
     directory_error,
     make_durable_directory,
+    names_in,
     write_whole,
 )
 from streamlog.broker.storage.disk.os_files import OsFiles
@@ -149,9 +150,12 @@ class Folders:
             )
 
     def size_bytes(self, folder: str) -> int:
-        """Return the bytes of the segments in a folder, without their indexes."""
+        """Return the bytes of the segments in a folder, without their indexes.
+
+        A folder that does not exist has 0 bytes: nothing has been appended yet.
+        """
         size_bytes = 0
-        for name in self._files.list(f"{self._path}/{folder}"):
+        for name in names_in(self._files, f"{self._path}/{folder}"):
             if name.endswith(LOG_SUFFIX):
                 with closing(self._files.open(f"{self._path}/{folder}/{name}")) as file:
                     size_bytes += file.size()

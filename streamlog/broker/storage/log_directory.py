@@ -4,10 +4,10 @@ A broker has one directory, or several on different disks (`volumes`): what foll
 first, and about partition folders in any of them.
 
 The metadata log (`quorum`) decides which topics exist. `topics.json` lists the topics that have
-partitions here (`TopicState`). Folders are created before they are listed in it, and deleted after
-they are removed from it. The first process to open the directory holds its lock; another process
-gets an error with the holder's address. With `read_only` nothing is locked or changed, and a broker
-may be writing.
+partitions here (`TopicState`). The first append to a partition makes its folder; folders are
+deleted after they are removed from the list. The first process to open the directory holds its
+lock; another process gets an error with the holder's address. With `read_only` nothing is locked or
+changed, and a broker may be writing.
 
 Rules of this module: opening after a clean shutdown scans nothing, any other opening scans what may
 be torn; while anything is damaged, no shutdown counts as clean. Not done here: what checkpoints
@@ -273,57 +273,38 @@ class LogDirectory:
 
     def _add_partitions(self, topics: Sequence[tuple[TopicState, Iterable[int]]]) -> None:
         """Add these partitions to the topics, durably, all or none."""
-        created: list[tuple[Volume, PartitionLog]] = []
         counts = self._counts() if len(self.volumes) > 1 else Counter[Volume]()
         with self._disk():
             self._finish_deletions()  # A partition that returns must not find its old files.
-            # Folders, their names, and then the list: a crash before the last step leaves empty
-            # folders that no topic owns, which the next opening removes.
-            try:
-                grown = {
-                    topic.name: self._grown(
-                        topic, self._placed(topic.name, numbers, counts), created
-                    )
-                    for topic, numbers in topics
-                }
-                self._sync_folders(dict.fromkeys(volume for volume, _ in created))
-                self._write_topics([*{**self._topics, **grown}.values()])
-            except (OSError, LogDirectoryError):
-                # The empty folders stay: the next attempt uses them, or the next opening
-                # removes them if the topic does not exist by then.
-                for _, log in created:
-                    log.discard()
-                raise
+            grown = {
+                topic.name: self._grown(topic, self._placed(topic.name, numbers, counts))
+                for topic, numbers in topics
+            }
+            self._write_topics([*{**self._topics, **grown}.values()])
         self._topics |= grown
 
-    def _sync_folders(self, volumes: Iterable[Volume]) -> None:
-        for volume in volumes:
-            with self._volume_errors(volume):
-                volume.files.sync_directory(volume.path)
-
-    def _grown(
-        self,
-        topic: TopicState,
-        placed: Mapping[int, Volume],
-        created: list[tuple[Volume, PartitionLog]],
-    ) -> TopicState:
-        """Return a topic with more partitions, whose logs are created and added to `created`."""
-        logs: dict[int, PartitionLog] = {}
-        directories: dict[int, str] = {}
-        for number, volume in placed.items():
-            folder, name = partition_folder(topic.topic_id, number), f"{topic.name}-{number}"
-            path = f"{volume.path}/{folder}"
-            with self._volume_errors(volume):
-                log = PartitionLog.create(
-                    volume.files, path, name=name, config=topic.config, rolls=self.rolls
-                )
-            created.append((volume, log))
-            self._watch(volume, log)
-            logs[number] = log
-            if volume is not self.volumes.first:
-                directories[number] = volume.directory_id
+    def _grown(self, topic: TopicState, placed: Mapping[int, Volume]) -> TopicState:
+        """Return a topic with more partitions, whose logs are empty."""
+        logs = {
+            number: self._empty_log(topic, number, volume, topic.config)
+            for number, volume in placed.items()
+        }
+        directories = {
+            number: volume.directory_id
+            for number, volume in placed.items()
+            if volume is not self.volumes.first
+        }
         logs, directories = topic.partitions | logs, {**topic.directories, **directories}
         return replace(topic, partitions=logs, directories=directories)
+
+    def _empty_log(
+        self, topic: TopicState | TopicEntry, number: int, volume: Volume, config: TopicConfig
+    ) -> PartitionLog:
+        path = f"{volume.path}/{partition_folder(topic.topic_id, number)}"
+        name = f"{topic.name}-{number}"
+        log = PartitionLog.create(volume.files, path, name=name, config=config, rolls=self.rolls)
+        self._watch(volume, log)
+        return log
 
     def _placed(
         self, topic: str, numbers: Iterable[int], counts: Counter[Volume]
@@ -356,10 +337,7 @@ class LogDirectory:
         """
         folder = partition_folder(self._topics[topic].topic_id, partition)
         with self._disk():
-            try:
-                return volume.folders.size_bytes(folder)
-            except FileNotFoundError:
-                return 0
+            return volume.folders.size_bytes(folder)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and all its files.
@@ -399,18 +377,19 @@ class LogDirectory:
                 if copied == name and volume.failure is None:
                     volume.folders.delete({deletion_key(topic.topic_id, number)})
             # Folders first: after a crash between the steps, a topic that is listed without folders
-            # gets new ones, and its records are safe under the other names.
+            # begins anew, and its records are safe under the other names.
             kept = [
                 self._volume(topic, number).folders.rename_stray(
                     partition_folder(topic.topic_id, number)
                 )
-                for number in topic.partitions
+                for number, log in topic.partitions.items()
+                if log.has_folder
             ]
             self._forget(topic, (), set())
         _logger.warning(
             "topic %s is unknown to the cluster: its partitions are kept as %s in %s; remove them"
             " if nothing in them is needed",
-            *(name, ", ".join(kept), ", ".join(each.path for each in self.volumes)),
+            *(name, ", ".join(kept) or "nothing", ", ".join(each.path for each in self.volumes)),
         )
 
     def count_strays(self) -> int:
@@ -622,6 +601,7 @@ class LogDirectory:
                 self._files.list(folder)
             except FileNotFoundError:
                 # Not listed in `topics.json`: its owner knows its name, and finds it by that.
+                self._files.make_directory(folder)
                 log = PartitionLog.create(self._files, folder, name=f"{name}-0", config=config)
                 self._files.sync_directory(self.path)
                 return log
@@ -845,7 +825,7 @@ class LogDirectory:
         entries, self._deleting = self._catalog.topics()
         checkpoints = self._checkpoints.read(entries)
         self._copied = self._checkpoints.recovery_points()
-        placed = [self._placed_again(entry, names) for entry in entries]
+        placed = [self._placed_again(entry, names, checkpoints) for entry in entries]
         for entry in placed:
             self._open_topic(entry, checkpoints, names, ends)
         for volume in self.volumes:
@@ -988,10 +968,14 @@ class LogDirectory:
             end = None if ends is None else ends.get(folder)
             volume = self._volume(entry, number)
             if folder not in names[volume]:
-                # The folder existed before its topic was listed, so it was lost. A recovery point
-                # of 1 makes an empty log count as damaged.
-                volume.files.make_directory(f"{volume.path}/{folder}")
-                point, end = max(point, 1), None
+                if point or (end is not None and end.next_offset):
+                    # It had synced records, so its folder was lost. A recovery point of 1 makes an
+                    # empty log count as damaged.
+                    volume.files.make_directory(f"{volume.path}/{folder}")
+                    point, end = max(point, 1), None
+                elif not start:
+                    logs[number] = self._empty_log(entry, number, volume, config)
+                    continue
             logs[number] = PartitionLog.open(
                 volume.files,
                 f"{volume.path}/{folder}",
@@ -1009,11 +993,16 @@ class LogDirectory:
             # on this disk. Lost ones are not committed here; the leader says when others are.
             logs[number].high_watermark = min(mark, logs[number].log_end_offset)
 
-    def _placed_again(self, entry: TopicEntry, names: Mapping[Volume, set[str]]) -> TopicEntry:
+    def _placed_again(
+        self,
+        entry: TopicEntry,
+        names: Mapping[Volume, set[str]],
+        checkpoints: dict[str, LogCheckpoint],
+    ) -> TopicEntry:
         """Return a topic's entry with its partitions of lost directories placed in others.
 
-        Their folders don't exist there, so their logs count as damaged: they are fetched again if
-        other brokers have them.
+        Their folders don't exist there, and their checkpoints now say that they had records, so
+        their logs count as damaged: they are fetched again if other brokers have them.
         """
         # A move to a directory that is gone has ended.
         futures = {n: each for n, each in entry.futures.items() if self.volumes.of(each)}
@@ -1030,6 +1019,8 @@ class LogDirectory:
             )
             # A copy that was not complete must not pass for the partition.
             folder = partition_folder(entry.topic_id, number)
+            point = max(checkpoints[folder].recovery_point, 1)
+            checkpoints[folder] = checkpoints[folder]._replace(recovery_point=point)
             for volume, found in names.items():
                 if folder in found:
                     found.discard(folder)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamlog.broker.config.broker import TopicConfig
-from streamlog.broker.storage.disk.files import Files, read_file, write_whole
+from streamlog.broker.storage.disk.files import (
+    Files,
+    make_durable_directory,
+    read_file,
+    write_whole,
+)
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.records.batch import LogRecord, RecordBatch, encode_batch, split_batches
@@ -37,11 +42,8 @@ def stamped(timestamps: Sequence[int]) -> bytes:
 def new_log(files: Files | None = None, config: TopicConfig = SMALL) -> PartitionLog:
     """Create an empty log, in memory by default."""
     files = MemoryFiles() if files is None else files
-    files.make_directory("data")
-    log = PartitionLog.create(files, DIRECTORY, name="topic-0", config=config)
-    for path in ("", "data"):
-        files.sync_directory(path)
-    return log
+    make_durable_directory(files, DIRECTORY)
+    return PartitionLog.create(files, DIRECTORY, name="topic-0", config=config)
 
 
 def reopened(

@@ -11,6 +11,7 @@ import pytest
 
 from streamlog.broker.config.broker import BrokerConfig, TopicConfig
 from streamlog.broker.storage.catalog import new_topic_id, read_listener
+from streamlog.broker.storage.data_directory import partition_folder
 from streamlog.broker.storage.disk.files import read_file, replace_file, write_whole
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.log_directory import LogDirectory
@@ -121,14 +122,16 @@ def test_a_topic_with_invalid_properties_is_not_created(
     with pytest.raises(ConfigError, match=r"unknown topic setting 'retention\.m'"):
         directory.create_topic("b", 1, {"retention.m": "1"})
     assert list(directory.topics) == ["a"]
+    directory.log("a", 0).append(batch(), now_ms=0)
     assert len(folders(directory._files)) == 1
 
 
 def test_a_deleted_topic_may_be_created_again(files: MemoryFiles, directory: LogDirectory) -> None:
     first = directory.create_topic("a", 2)
     directory.create_topic("b", 1)
-    log = directory.log("a", 0)
-    log.append(batch(), now_ms=0)
+    for topic, number in (("b", 0), ("a", 1), ("a", 0)):
+        log = directory.log(topic, number)
+        log.append(batch(), now_ms=0)
     directory.delete_topic("a")
     assert list(directory.topics) == ["b"]
     assert len(folders(files)) == 1
@@ -201,7 +204,7 @@ def test_a_partition_has_no_files_before_its_first_record(files: MemoryFiles) ->
     directory.flush()
     for start in (killed, opened):
         again = start(files)
-        assert min(len(files.list(f"/data/{each}")) for each in folders(files)) == 0
+        assert [each.rpartition("-")[2] for each in folders(files)] == ["0"]
         assert [again.log("a", number).log_end_offset for number in (0, 1)] == [1, 0]
         assert not again.damage
         again.close()
@@ -229,7 +232,8 @@ def test_what_a_start_after_a_kill_serves_survives_a_power_cut(
 def test_an_interrupted_partition_deletion_is_finished(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 2)
-    directory.log("a", 0).append(batch(), now_ms=0)
+    for number in range(2):
+        directory.log("a", number).append(batch(), now_ms=0)
     content = json.loads(read_file(files, "/data/topics.json"))
     content["deleting"] = [f"{content['topics'][0]['topic_id']}-0"]
     content["topics"][0]["partitions"] = [1]
@@ -250,12 +254,13 @@ def test_a_stray_topic_is_renamed_and_never_opened(
     (stray,) = folders(files)
     assert stray.endswith("-stray")
     content = read_file(files, f"/data/{stray}/{'0' * 20}.log")
-    directory.host([HostedTopic("a", topic_id, [0], {})])
+    directory.host([HostedTopic("a", topic_id, [0, 1], {})])
     assert directory.log("a", 0).log_end_offset == 0
+    directory.log("a", 0).append(batch(), now_ms=0)
     directory.keep_stray("a")
     caplog.clear()
     directory = killed(files)
-    assert f"(folders: 2, bytes: {len(content)})" in caplog.text
+    assert f"(folders: 2, bytes: {2 * len(content)})" in caplog.text
     assert "rm -r /data/*-stray" in caplog.text
     assert list(directory.topics) == []
     assert len(folders(files)) == 2
@@ -275,17 +280,23 @@ def test_a_failed_deletion_deletes_nothing(files: MemoryFiles) -> None:
     assert len(read_records(directory.log("a", 0))) == 6
 
 
-def test_an_interrupted_creation_is_cleaned_up_at_the_next_open(files: MemoryFiles) -> None:
+def test_a_failed_creation_leaves_nothing(files: MemoryFiles) -> None:
     directory = opened(files)
     files.fail_next_write(errno.EIO)
     with pytest.raises(LogDirectoryFailed):
         directory.create_topic("a", 2)
     assert list(directory.topics) == []
     directory.create_topic("a", 1)
-    assert len(folders(files)) == 3
-    again = killed(files)
-    assert len(folders(files)) == 1
-    again.close()
+    assert [*killed(files).topics["a"].partitions] == [0]
+
+
+def test_an_empty_folder_of_no_topic_is_removed(files: MemoryFiles) -> None:
+    directory = opened(files)
+    topic_id = directory.create_topic("a", 1).topic_id
+    for each in (topic_id, bytes(16)):
+        files.make_directory(f"/data/{partition_folder(each, 0)}")
+    assert not killed(files).damage
+    assert folders(files) == [partition_folder(topic_id, 0)]
 
 
 def test_a_folder_with_batches_of_no_topic_is_kept(files: MemoryFiles) -> None:
@@ -364,6 +375,7 @@ def test_no_shutdown_is_clean_while_a_log_is_damaged(files: MemoryFiles) -> None
 def test_a_missing_partition_folder_is_damage(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 2)
+    directory.log("a", 0).append(batch(), now_ms=0)
     directory.close()
     folder = f"/data/{folders(files)[0]}"
     for name in files.list(folder):
@@ -402,6 +414,7 @@ def test_the_listener_is_forgotten_after_a_close_or_a_kill(files: MemoryFiles) -
 
 HOLD = """
 import sys
+from streamlog.broker.storage.data_directory import partition_folder
 from streamlog.broker.storage.log_directory import LogDirectory
 directory = LogDirectory.open(sys.argv[1])
 directory.write_listener("127.0.0.1", 4567)
@@ -438,6 +451,7 @@ def test_the_directory_of_another_node_is_refused_and_unlocked(files: MemoryFile
 def test_partitions_without_an_identity_are_refused(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 1)
+    directory.log("a", 0).append(batch(), now_ms=0)
     directory.close()
     files.remove("/data/meta.properties")
     with pytest.raises(LogDirectoryLost, match=r"no meta\.properties"):

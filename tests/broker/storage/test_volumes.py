@@ -99,6 +99,7 @@ def test_files_of_partitions_are_in_their_directory_only() -> None:
         topic_id = directory.topics["t"].topic_id
         for number, at in enumerate(DIRS):
             name = partition_folder(topic_id, number)
+            directory.log("t", number).append(batch(b"v"), now_ms=0)
             assert [each for each in DIRS if name in files.list(each)] == [at]
         directory.delete_partitions("t", [1])
         assert partition_folder(topic_id, 1) not in files.list("b")

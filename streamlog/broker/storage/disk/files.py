@@ -321,8 +321,8 @@ class Files(Protocol):
         """Return the names in a directory, sorted."""
         ...
 
-    def make_directory(self, path: str) -> None:
-        """Create a directory and its parents, unless they exist."""
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
+        """Create a directory, and its parents if `parents`, unless they exist."""
         ...
 
     def rename(self, source: str, target: str) -> None:
@@ -382,9 +382,9 @@ class DiskFiles:
         """See `Files`."""
         return self._files.list(path)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
         """See `Files`."""
-        self._files.make_directory(path)
+        self._files.make_directory(path, parents=parents)
 
     def rename(self, source: str, target: str) -> None:
         """See `Files`."""
@@ -487,6 +487,18 @@ def make_durable_directory(files: Files, path: str) -> None:
         make_durable_directory(files, parent_of(path))
         files.make_directory(path)
         files.sync_directory(parent_of(path))
+
+
+def names_in(files: Files, path: str) -> list[str]:
+    """Return the names in a directory, sorted; none if it does not exist.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    try:
+        return files.list(path)
+    except FileNotFoundError:
+        return []
 
 
 def parent_of(path: str) -> str:

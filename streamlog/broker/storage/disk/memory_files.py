@@ -244,7 +244,9 @@ class MemoryFiles:
     def list(self, path: str) -> list[str]:
         return sorted(self._directory(path).entries)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
+        if not parents:
+            self._locate(path)
         names = self._root
         for part in _parts(path):
             entry = names.entries.setdefault(part, _Names())

@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 import time
+from contextlib import suppress
 
 from streamlog.broker.storage.disk.descriptors import (
     RESERVED,
@@ -217,8 +218,12 @@ class OsFiles:
     def list(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
 
-    def make_directory(self, path: str) -> None:
-        os.makedirs(path, mode=OWNER_ONLY_DIRECTORY, exist_ok=True)
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
+        if parents:
+            os.makedirs(path, mode=OWNER_ONLY_DIRECTORY, exist_ok=True)
+            return
+        with suppress(FileExistsError):
+            os.mkdir(path, OWNER_ONLY_DIRECTORY)  # noqa: PTH102 - storage uses paths as strings
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)

@@ -240,15 +240,13 @@ class PartitionLog:
         config: TopicConfig,
         rolls: RollBudget[PartitionLog] | None = None,
     ) -> PartitionLog:
-        """Create a log and its directory; `rolls` limits the rolls of all logs that share it.
+        """Begin a log; `rolls` limits the rolls of all logs that share it.
 
-        Raises:
-            LogDirectoryError: the disk refused.
+        Nothing is written: of thousands of partitions that are created at once, many stay empty for
+        long. The first append makes the directory.
         """
         log = cls(files, directory, name=name, config=config, read_only=False, rolls=rolls)
-        with log._disk.errors:
-            files.make_directory(directory)
-            log._segments.begin(START_OFFSET)
+        log._segments.begin(START_OFFSET)
         return log
 
     @classmethod
@@ -267,7 +265,7 @@ class PartitionLog:
         rolls: RollBudget[PartitionLog] | None = None,
         defers_sync: bool = False,
     ) -> PartitionLog:
-        """Open the log in `directory`.
+        """Open the log in `directory`, which does not exist before the first append.
 
         With `clean`, the log was closed in order: its end is checked, and nothing is scanned. With
         `end`, the value of `end` at that time, not even the end is checked. Nothing before
@@ -303,7 +301,7 @@ class PartitionLog:
                 log.recovery = log._segments.recover(recovery_point)
                 # A directory entry that is visible may not be durable: the process died after it
                 # created the segment and before it synced the directory.
-                log._segments.has_unsynced_names = not read_only
+                log._segments.distrust_names()
             # Closed in order, but shorter than what was synced: something cut the file.
             elif last.next_offset < recovery_point:
                 last.note_tail_damage("", None)
@@ -355,6 +353,11 @@ class PartitionLog:
         unsynced = [s.base_offset for s in self._segments.unsynced[:1]]
         unwritten = self._segments.first_unwritten_index
         return min([self.synced.offset, *unsynced, *([] if unwritten is None else [unwritten])])
+
+    @property
+    def has_folder(self) -> bool:
+        """Whether its directory exists; a log without one has never had a record."""
+        return self._segments.has_folder
 
     @property
     def active_base_offset(self) -> int:
@@ -470,6 +473,7 @@ class PartitionLog:
             # little.
             batches = validator.validate_copies(placed, next_offset=base_offset)
             with self._disk.errors:
+                self._segments.make_folder()
                 self.epochs.note_copies(batches)
         self._write(placed, batches, now_ms)
         offset = base_offset
@@ -911,7 +915,7 @@ class PartitionLog:
             LogDirectoryFailed: the disk refused.
         """
         if is_on_disk:
-            self._segments.has_unsynced_names = False
+            self._segments.trust_names()
         elif self.awaits_sync:
             self._sync(self._segments.last(self.recovery.unsynced_segments))
         # A log with a damaged end had more on disk than it shows: the recovery point stays.
@@ -944,8 +948,10 @@ class PartitionLog:
     def _write(self, data: Content, batches: list[RecordBatch], now_ms: int) -> None:
         try:
             # In this order, so that each failure leaves a log that the next append can continue:
-            # indexes that a full disk refused, the epoch (durable before its first batch), the
-            # roll, and the batches last.
+            # the directory, indexes that a full disk refused, the epoch (durable before its first
+            # batch), the roll, and the batches last.
+            if not self._segments.has_folder:
+                self._segments.make_folder()
             if self._segments.has_unwritten_indexes:
                 self._segments.settle_indexes()
             self.epochs.note(self._segments.active.next_offset)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from streamlog.broker.storage.disk.files import read_file, write_whole
+from streamlog.broker.storage.disk.files import names_in, read_file, write_whole
 from streamlog.broker.storage.log.producer_states import ProducerStates
 from streamlog.errors import CorruptData
 
@@ -80,7 +80,7 @@ class ProducerSnapshots:
         return f"{self._directory}/{offset:0{NAME_DIGITS}d}{SNAPSHOT_SUFFIX}"
 
     def _offsets(self) -> list[int]:
-        names = self._files.list(self._directory)
+        names = names_in(self._files, self._directory)
         return sorted(offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
 
 

@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 
 from streamlog import repeated
 from streamlog.broker.config.broker import TopicConfig
-from streamlog.broker.storage.disk.files import Files
+from streamlog.broker.storage.disk.files import Files, names_in, parent_of
 from streamlog.broker.storage.log import recovery
 from streamlog.broker.storage.log.producer_states import EndedTransaction, OpenTransactions
 from streamlog.broker.storage.log.record_search import RecordSearch
@@ -156,6 +156,10 @@ class Segments:
         self._read_only = read_only
         self._chain: list[Segment] = []
         self._bases: list[int] = []
+        self.has_folder = False
+        """Whether the directory is known to exist; the first append makes it."""
+        self._is_folder_new = False
+        """Whether the name of the directory may not be on disk."""
         self._with_unwritten_indexes: list[Segment] = []
         self._logged_damage: set[str] = set()
         self._on_damage: Callable[[], None] | None = None
@@ -171,7 +175,8 @@ class Segments:
 
     def find(self, start_offset: int) -> None:
         """Find the segments in the directory, and remove those below `start_offset`."""
-        names = self._files.list(self._directory)
+        names = names_in(self._files, self._directory)
+        self.has_folder = bool(names)
         found = [self._open_link(link) for link in chain_of(names)]
         if not self._read_only:
             # Retention made the log start durable and crashed before it renamed these files.
@@ -183,10 +188,25 @@ class Segments:
             self.begin(start_offset)
 
     def begin(self, offset: int) -> None:
-        """Begin with a segment at `offset` whose files the first append creates."""
+        """Begin with a segment at `offset`; the first append creates its files and directory."""
         segment = self._new(offset)
         segment.begin()
         self._take([segment])
+
+    def make_folder(self) -> None:
+        """Make the directory, before anything is written there; `sync_names` syncs its name."""
+        if not self.has_folder:
+            # Not its parents: if the data directory is gone, a new one must not take its place.
+            self._files.make_directory(self._directory, parents=False)
+            self.has_folder = self._is_folder_new = True
+
+    def distrust_names(self) -> None:
+        """Note that the names of segments, and that of the directory, may not be on disk."""
+        self.has_unsynced_names = self._is_folder_new = True
+
+    def trust_names(self) -> None:
+        """Note that all names are on disk."""
+        self.has_unsynced_names = self._is_folder_new = False
 
     def ends_whole(self) -> bool:
         """Whether the last segment, read from its newest index entry, ends with a whole batch."""
@@ -215,6 +235,7 @@ class Segments:
     def truncate(self, offset: int) -> None:
         """Durably remove everything from the batch that contains `offset` on, newest first."""
         self.rewrites += 1
+        self.make_folder()
         kept = max(bisect_left(self._bases, offset), 1)
         # A batch may begin before `offset`, also in the segment before: the position is looked up
         # by offset, and the whole batch goes.
@@ -280,6 +301,7 @@ class Segments:
         Unless it is `durable`, its directory entry is synced by `sync_names`, before anything in
         it counts as synced.
         """
+        self.make_folder()
         segment = self._new(base_offset)
         try:
             segment.create()
@@ -294,7 +316,12 @@ class Segments:
 
     def sync_names(self) -> None:
         """Sync the directory entries of all segments; callable from any thread."""
+        if not self.has_folder:
+            return
         self._files.sync_directory(self._directory)
+        if self._is_folder_new:
+            self._files.sync_directory(parent_of(self._directory))
+            self._is_folder_new = False
 
     def note_synced_names(self, synced: bool, base_offset: int) -> None:  # noqa: FBT001 - a state, not a switch
         """Note that the names of all segments up to the one at `base_offset` are on disk."""

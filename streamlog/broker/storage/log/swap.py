@@ -28,6 +28,7 @@ from streamlog.broker.storage.disk.files import (
     MALFORMED,
     Files,
     directory_error,
+    names_in,
     parent_of,
     read_file,
     replace_file,
@@ -158,7 +159,7 @@ def finish(files: Files, directory: str) -> list[str]:
     Raises:
         OSError: the disk refused; call it again before the log is used.
     """
-    names = files.list(directory)
+    names = names_in(files, directory)
     logs = [int(match[1]) for name in names if (match := _SEGMENT_LOG.fullmatch(name))]
     finished: list[str] = []
     for name in names:
@@ -185,7 +186,7 @@ def recover(files: Files, directory: str) -> SwapRecovery:
         OSError: the disk refused.
     """
     finished = finish(files, directory)
-    removed = leftover_files(files.list(directory))
+    removed = leftover_files(names_in(files, directory))
     for name in removed:
         files.remove(f"{directory}/{name}")
     return SwapRecovery(finished, removed)
@@ -210,6 +211,8 @@ class CleanedOffset:
 
     def write(self, offset: int) -> None:
         """Write the offset durably."""
+        if offset == self.read():
+            return  # An empty log may not even have a directory.
         text = json.dumps({"version": _FORMAT, "cleaned_offset": offset})
         try:
             replace_file(self._files, f"{self._directory}/{CHECKPOINT}", text.encode())

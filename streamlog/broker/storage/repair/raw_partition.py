@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from streamlog.broker.storage.disk.files import File, Files
+from streamlog.broker.storage.disk.files import File, Files, names_in
 from streamlog.broker.storage.log.producer_snapshots import offset_of
 from streamlog.broker.storage.log.scan import OFFSETS_MAX, Scan, sound_position
 from streamlog.broker.storage.log.segment import LOG_SUFFIX
@@ -101,10 +101,7 @@ class RawPartition(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             OSError: the directory can't be read.
         """
-        try:
-            return frozenset(files.list(self.directory))
-        except FileNotFoundError:
-            return frozenset()
+        return frozenset(names_in(files, self.directory))
 
     def segments(self, names: frozenset[str]) -> list[RawSegment]:
         """Return the segments of the log, in order, from these names of files."""

@@ -55,6 +55,7 @@ def values(log: PartitionLog) -> list[bytes]:
 
 
 def logs_of(files: MemoryFiles | OsFiles, path: str, count: int = LOGS) -> list[PartitionLog]:
+    files.make_directory(path)
     return [
         PartitionLog.create(files, f"{path}/p-{number}", name=f"t-{number}", config=SMALL)
         for number in range(count)

@@ -79,9 +79,9 @@ class MortalFiles:
     def list(self, path: str) -> list[str]:
         return self._files.list(path)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, parents: bool = True) -> None:
         self.act()
-        self._files.make_directory(path)
+        self._files.make_directory(path, parents=parents)
 
     def rename(self, source: str, target: str) -> None:
         self.act()
