@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -117,13 +118,29 @@ def run_cluster(data: Path, brokers: int | None, listen: str | None, registry: s
         raise UsageError(
             f"{data} has {quantity(len(nodes), 'broker')}: omit --brokers, or remove the directory"
         )
-    elif listen is not None or registry is not None:
-        raise UsageError(
-            f"the brokers in {data} already have addresses: omit --listen and --registry, or remove"
-            " the directory"
-        )
+    else:
+        refuse_other_addresses(data, nodes[0], {"--listen": listen, "--registry": registry})
     supervise_nodes(data, nodes)
     typer.echo(f"stopped: data and settings stay in {data} for the next run")
+
+
+def refuse_other_addresses(data: Path, first: NodeSetup, given: Mapping[str, str | None]) -> None:
+    """Refuse addresses that the first broker does not have; those that it has may be repeated.
+
+    Raises:
+        UsageError: an option names another address.
+    """
+    there = {
+        "--listen": first.settings.get("listeners", "").rpartition("://")[2],
+        "--registry": first.settings.get(LISTENER_SETTING, ""),
+    }
+    for option, address in given.items():
+        if address not in (None, there[option]):
+            has = there[option] or "no such address"
+            raise UsageError(
+                f"the first broker in {data} has {has}, not {address}: omit {option}, or remove "
+                "the directory"
+            )
 
 
 def with_registries(nodes: list[NodeSetup], address: str) -> list[NodeSetup]:

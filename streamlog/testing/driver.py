@@ -26,7 +26,7 @@ from streamlog.dsl.agent import Agent
 from streamlog.dsl.app_runtime import AppRuntime
 from streamlog.dsl.schedules import Crontab, Service, Timer
 from streamlog.dsl.table import Table
-from streamlog.dsl.topic import Topic
+from streamlog.dsl.topic import Topic, refuse_other
 from streamlog.durations import Dur, duration_ms, when_ms
 from streamlog.errors import StateLost, StreamlogError, UsageError, quantity
 from streamlog.processing.joins.stream_table_join import apply_view
@@ -244,11 +244,13 @@ class TestDriver:
 
     def input(self, t: Topic[K, V]) -> TestTopicIn[K, V]:
         """Return the object with which a test writes to this topic."""
+        refuse_other(t)
         self.topic(t.name)
         return TestTopicIn(self, t)
 
     def output(self, t: Topic[K, V]) -> TestTopicOut[K, V]:
         """Return the object with which a test reads this topic."""
+        refuse_other(t)
         self.topic(t.name)
         return TestTopicOut(self, t)
 
@@ -269,7 +271,15 @@ class TestDriver:
         return TestSink(name, self._connectors)
 
     def table(self, t: Table[K, V]) -> Mapping[K, V]:
-        """Return the current rows of a table, of all partitions."""
+        """Return the current rows of a table, of all partitions.
+
+        Raises:
+            UsageError: the argument is not a table.
+        """
+        if not isinstance(t, Table):
+            raise UsageError(
+                f"{t!r} is not a table: pass what app.table, count, reduce, or agg returned"
+            )
         rows: dict[K, V] = {}
         for task in self._tasks.values():
             if t.side.owner not in task.subtopology.by_name:

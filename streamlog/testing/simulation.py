@@ -19,7 +19,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Self, TypeAlias, TypeVar
 
-from streamlog.dsl.topic import Topic
+from streamlog.dsl.topic import Topic, refuse_other
 from streamlog.errors import RunsDiffer, StreamlogError, UsageError, quantity
 from streamlog.nodes.stream_nodes import Entry
 from streamlog.nodes.topic_spec import TopicSpec
@@ -131,11 +131,13 @@ class Simulation:
 
     def input(self, t: Topic[K, V]) -> TestTopicIn[K, V]:
         """Return the object that writes to this topic; the app runs when the block ends."""
+        refuse_other(t)
         self.topic(t.name)
         return TestTopicIn(self, t)
 
     def output(self, t: Topic[K, V]) -> TestTopicOut[K, V]:
         """Return the object that reads the expected records of this topic, after the block."""
+        refuse_other(t)
         self._driver.topic(t.name)
         return TestTopicOut(self._driver, t)
 

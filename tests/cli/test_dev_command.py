@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from chaos.ports import reserved_ports
 from streamlog.cli.cluster_init import local_nodes, write_nodes
-from streamlog.cli.dev_command import read_nodes
-from streamlog.cli.one_app.dev_app import Stamp, changes, look_at
+from streamlog.cli.dev_command import read_nodes, refuse_other_addresses, with_registries
+from streamlog.cli.one_app.dev_app import Stamp, changes, dev_app, look_at
+from streamlog.errors import ConfigError, UsageError
 from tests.worker.processes import STREAMLOG, running, streamlog
 
 
@@ -54,7 +55,26 @@ def test_dev_reuses_an_existing_cluster_directory(tmp_path: Path) -> None:
     code, printed = streamlog("dev", "--brokers", "3", "--data", str(tmp_path), cwd=tmp_path)
     assert (code, "has 12 brokers: omit --brokers" in printed) == (2, True)
     code, printed = streamlog("dev", "--listen", "a:1", "--data", str(tmp_path), cwd=tmp_path)
-    assert (code, "omit --listen" in printed) == (2, True)
+    assert (code, "has 127.0.0.1:9092, not a:1: omit --listen" in printed) == (2, True)
+
+
+def test_the_addresses_that_a_cluster_has_may_be_repeated(tmp_path: Path) -> None:
+    first, *_ = with_registries(local_nodes(tmp_path, 3, "127.0.0.1:9092", {}), "127.0.0.1:0")
+    registry = first.settings["schema.registry.listener"]
+    given = {"--listen": "127.0.0.1:9092", "--registry": registry}
+    refuse_other_addresses(tmp_path, first, given)
+    with pytest.raises(UsageError, match=f"has {registry}, not 127.0.0.1:1: omit --registry"):
+        refuse_other_addresses(tmp_path, first, {**given, "--registry": "127.0.0.1:1"})
+
+
+def test_a_console_may_be_asked_for_by_its_port_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert dev_app("shop.py", log="embedded:x", web=":8080", opens=False).web == "127.0.0.1:8080"
+    with pytest.raises(ConfigError, match="--web='8080' is not HOST:PORT"):
+        dev_app("shop.py", log="embedded:x", web="8080", opens=False)
 
 
 APP = """

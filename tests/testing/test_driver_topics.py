@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from streamlog import App, Stream, Topic, agg, tumbling
-from streamlog.errors import ProcessingError, UsageError
+from streamlog.errors import ProcessingError, TopologyError, UsageError
 
 
 @dataclass
@@ -97,3 +97,19 @@ def test_valid_values_pass_without_calling_functions_again() -> None:
         assert t.output(tops).values == [Top([Page("/a", 3)])]
         before = calls
     assert calls == before
+
+
+def test_names_in_place_of_topics_and_tables_are_refused() -> None:
+    app = App("shop")
+    topic = app.topic("sales", key=str, value=int)
+    app.stream(topic).group_by_key().count(name="sold")
+    name: Any = "sales"
+    with app.test() as t:
+        for side in (t.input, t.output):
+            with pytest.raises(TopologyError, match="'sales' is not a topic: declare it with its"):
+                side(name)
+        for wrong in (name, cast("Any", topic)):
+            with pytest.raises(UsageError, match="is not a table: pass what"):
+                t.table(wrong)
+    with app.simulate(seed=1) as s, pytest.raises(TopologyError, match="'sales' is not a topic"):
+        s.input(name)

@@ -26,11 +26,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from streamlog.broker.config.broker import BrokerConfig
-from streamlog.cli.broker_command import parse_address
 from streamlog.cli.cluster_init import host_of
 from streamlog.cli.session import Session, serve, wait_until_set
 from streamlog.cli.terminal import say
 from streamlog.errors import UsageError
+from streamlog.listening import parse_address
 from streamlog.log import EMBEDDED, Log
 from streamlog.metrics.build_info import install_command
 from streamlog.worker.process.slots import SLOT_VARIABLE, Slot
@@ -120,7 +120,7 @@ def dev_app(given: str, *, log: str, web: str | None, opens: bool) -> DevApp:
     if not has_web:
         say(f"without a console: {install_command('web')}", err=True)
     # A port that is given is kept, so that a taken one is an error; a free one is chosen here.
-    host, port = parse_address(web) if web else ("127.0.0.1", 0)
+    host, port = parse_address(web, setting="--web", example=WEB_PORT) if web else ("127.0.0.1", 0)
     address = f"{host_of(host)}:{port or free_port(host, 0 if web else WEB_PORT)}"
     module = ".".join(parts) + (f":{name}" if name else "")
     return DevApp(
