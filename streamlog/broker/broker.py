@@ -50,6 +50,7 @@ from streamlog.broker.coordinator.transaction.transaction_runtime import (
     TransactionRuntime,
 )
 from streamlog.broker.deadline_timer import DeadlineTimer
+from streamlog.broker.future_responses import Turn
 from streamlog.broker.handlers import Handlers
 from streamlog.broker.lag.lag_metrics import lag_metrics
 from streamlog.broker.lag.lag_requests import LagRequests
@@ -124,7 +125,9 @@ class Broker:
         self._tasks = BackgroundTasks(threads)
         self._member, metadata = member, member.metadata
         self._timer = alarm = DeadlineTimer(clock, self.tick)
-        self._flush = flush_of(directory, threads)
+        self.turn = Turn()
+        """What is left to the end of an event's handling; the connections handle events in it."""
+        self._flush = flush_of(directory, threads, self.turn)
         self._time_marks = TimeMarks(clock=clock, alarm=alarm)
         self._fetches = FetchRequests(
             lambda: self._partitions,
@@ -132,6 +135,7 @@ class Broker:
             clock=clock,
             alarm=alarm,
             want_mark=self._time_marks.want,
+            turn=self.turn,
         )
         self._partitions = Partitions(
             directory,
@@ -289,7 +293,7 @@ class Broker:
             strict=directory.config.flush == FLUSH_ALWAYS,
         )
         return replicas, ReplicaFetches(
-            replicas, self._partitions, clock=self._clock, alarm=self._timer
+            replicas, self._partitions, clock=self._clock, alarm=self._timer, turn=self.turn
         )
 
     def _make_coordinators(self) -> tuple[CoordinatorRuntime, TransactionRuntime]:

@@ -1,13 +1,16 @@
 """Responses that are available now or later: a message, or a future of one.
 
 Most requests are answered at once, and get no future. What continues with a response then runs at
-once, too; a request costs an iteration of the event loop only where it has to wait.
+once, too; a request costs an iteration of the event loop only where it has to wait. A request that
+waits for an event of this broker, such as an append, gets a `PromptFuture`: its answer leaves in
+the iteration of that event, at the end of its `Turn`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from streamlog.errors import ConnectionLost, StreamlogError
@@ -18,6 +21,103 @@ R = TypeVar("R")
 Answer: TypeAlias = Message | asyncio.Future[Message]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]]
 """Runs a task until the broker stops."""
+
+
+class PromptFuture(asyncio.Future[T]):
+    """A future that calls `when_done` callbacks while it is settled.
+
+    A plain future leaves its callbacks to the next iteration of the event loop, which costs a
+    system call and 10 to 20 us. What awaits this one, or uses `add_done_callback`, is still called
+    by the loop: a task must not run inside of another.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._then: list[Callable[[PromptFuture[T]], object]] = []
+
+    def when_done(self, then: Callable[[PromptFuture[T]], object]) -> None:
+        """Call `then` while this is settled; soon, if it is settled already."""
+        if self.done():
+            self.get_loop().call_soon(then, self)
+        else:
+            self._then.append(then)
+
+    def set_result(self, result: T, /) -> None:
+        """See `asyncio.Future`."""
+        super().set_result(result)
+        self._call()
+
+    def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
+        """See `asyncio.Future`."""
+        super().set_exception(exception)
+        self._call()
+
+    def cancel(self, msg: object = None) -> bool:
+        """See `asyncio.Future`."""
+        was_open = super().cancel(msg)
+        self._call()
+        return was_open
+
+    def _call(self) -> None:
+        then, self._then = self._then, []
+        for each in then:
+            # As the loop does for the callbacks of plain futures: the error of one client's answer
+            # must not reach the request that has settled it, which is another client's.
+            try:
+                each(self)
+            except Exception as error:  # noqa: BLE001 - see above
+                context = {"message": f"Exception in {each}", "exception": error, "future": self}
+                self.get_loop().call_exception_handler(context)
+
+
+def when_done(answer: asyncio.Future[Any], then: Callable[[asyncio.Future[Any]], object]) -> None:
+    """Call `then` once there is an answer: at once if the future is prompt, otherwise soon."""
+    if isinstance(answer, PromptFuture):
+        answer.when_done(then)
+    else:
+        answer.add_done_callback(then)
+
+
+class Turn:
+    """The handling of one event, such as the arrival of bytes, and what is left to its end.
+
+    1. A Produce to three partitions arrives. 2. A Fetch waits for all of them: the append to the
+    first wakes it. 3. It looks at the logs at the end of the turn, finds the records of all three,
+    and its answer leaves before the event loop waits again.
+    """
+
+    __slots__ = ("_depth", "_later")
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._later: list[Callable[[], object]] = []
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Call what was left to the end, and what that leaves to it."""
+        if self._depth == 1 and self._later:
+            self._call()
+        self._depth -= 1
+
+    def later(self, callback: Callable[[], object]) -> None:
+        """Call `callback` at the end of this turn, or soon if an event is handled elsewhere."""
+        if self._depth:
+            self._later.append(callback)
+        else:
+            asyncio.get_running_loop().call_soon(callback)
+
+    def _call(self) -> None:
+        while self._later:
+            later, self._later = self._later, []
+            for each in later:
+                each()
 
 
 def map_response(first: T | asyncio.Future[T], then: Callable[[T], R]) -> R | asyncio.Future[R]:

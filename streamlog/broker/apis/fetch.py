@@ -36,6 +36,7 @@ import msgspec
 from streamlog.broker.apis.fetch_sessions import TOPIC_IDS_VERSION, FetchSessions, Visit
 from streamlog.broker.apis.list_offsets import current_leader, error_code, refuse_zstd
 from streamlog.broker.config.settings import INT_MAX
+from streamlog.broker.future_responses import PromptFuture, Turn
 from streamlog.broker.replication.partition import NO_EPOCH
 from streamlog.broker.replication.purgatory import DelayedRequests, Wait
 from streamlog.durations import TIMESTAMP_MS_MAX
@@ -95,6 +96,7 @@ class FetchRequests:
         clock: Clock,
         alarm: DeadlineTimer,
         want_mark: WantMark,
+        turn: Turn,
     ) -> None:
         """`partitions` returns the broker's partitions; `slots` the maximum number of sessions."""
         self._reads = PartitionReads(partitions, want_mark)
@@ -103,7 +105,7 @@ class FetchRequests:
         self.delayed: DelayedRequests[_Delayed] = DelayedRequests(
             lambda each: each.look(self._reads, self._clock.now_ms()),
             alarm=alarm.by,
-            call_soon=lambda callback: asyncio.get_running_loop().call_soon(callback),
+            later=turn.later,
         )
         """The requests that wait. As an `AppendListener`, it looks at them after appends."""
 
@@ -133,7 +135,7 @@ class FetchRequests:
         attempt = self._reads.read(visit.request, context.version)
         if not attempt.missing_bytes:
             return visit.finish(attempt.response, now_ms=now_ms)
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        answer: PromptFuture[Message] = PromptFuture()
         deadline_ms = _deadline_ms(request, now_ms)
         delayed = DelayedFetch(visit, context.version, answer, deadline_ms)
         self.delayed.park(delayed, attempt.wait)
@@ -151,7 +153,7 @@ class FetchRequests:
             if not attempt.missing_bytes:
                 return attempt.response
             wait = attempt.wait
-        answer: asyncio.Future[RepeatAnswer] = asyncio.get_running_loop().create_future()
+        answer: PromptFuture[RepeatAnswer] = PromptFuture()
         deadline_ms = _deadline_ms(alike.pattern.request, self._clock.now_ms())
         self.delayed.park(DelayedRepeat(alike, answer, deadline_ms), wait)
         return answer

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 from streamlog.broker.apis.list_offsets import current_leader, error_code, refuse_zstd
 from streamlog.broker.config.broker import AS_PRODUCED, UNCOMPRESSED, TopicConfig
 from streamlog.broker.coordinator.transaction.partition_verification import TransactionalWrite
-from streamlog.broker.future_responses import is_abandoned
+from streamlog.broker.future_responses import PromptFuture, is_abandoned, when_done
 from streamlog.broker.security.coordinator_rules import (
     refusal_of_transactional,
     refusal_without_id,
@@ -247,7 +247,7 @@ class ProduceRequests:
         """Answer once everything is durable and committed, has failed, or has timed out."""
         durable = when_flushed(self._flush, answer, failed)
         commits = ProduceAcks(uncommitted)
-        response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        response: PromptFuture[R] = PromptFuture()
 
         def try_answer() -> None:
             # A timeout does not answer before the flush: the records that it leaves in the log
@@ -272,7 +272,7 @@ class ProduceRequests:
 
         self.delayed += 1
         response.add_done_callback(on_done)
-        durable.add_done_callback(lambda _: try_answer())
+        when_done(durable, lambda _: try_answer())
         commits.begin(try_answer)
         return response
 
@@ -285,7 +285,7 @@ def when_flushed(
     `failed` makes the answer if the disk fails. If the broker stops, the future raises
     ConnectionLost.
     """
-    response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+    response: PromptFuture[R] = PromptFuture()
 
     def on_flushed(failure: StreamlogError | None) -> None:
         if response.done():

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from streamlog.broker.apis.fetch import FETCH_WAIT_MS_MAX
+from streamlog.broker.future_responses import PromptFuture, Turn
 from streamlog.broker.replication.purgatory import DelayedRequests, Wait
 from streamlog.broker.replication.replica_state import (
     Diverging,
@@ -96,7 +97,7 @@ class ReplicaFetches:
     """Answers the fetches of followers, at once or when there is news."""
 
     def __init__(
-        self, replicas: Replicas, names: Names, *, clock: Clock, alarm: DeadlineTimer
+        self, replicas: Replicas, names: Names, *, clock: Clock, alarm: DeadlineTimer, turn: Turn
     ) -> None:
         self._replicas = replicas
         self._names = names
@@ -104,7 +105,7 @@ class ReplicaFetches:
         self._delayed: DelayedRequests[DelayedReplicaFetch] = DelayedRequests(
             self._answer,
             alarm=alarm.by,
-            call_soon=lambda callback: asyncio.get_running_loop().call_soon(callback),
+            later=turn.later,
         )
         self._sent_ends: WeakKeyDictionary[PartitionReplica, dict[int, tuple[int, int]]] = (
             WeakKeyDictionary()
@@ -122,7 +123,7 @@ class ReplicaFetches:
         response, has_news = self._response(request, asked, now_ms)
         if has_news or request.max_wait_ms <= 0:
             return response
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        answer: PromptFuture[Message] = PromptFuture()
         deadline_ms = now_ms + min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
         parts = [each for topic in asked for each in topic]
         # The request waits for the partitions that are not throttled, but only until the quota has
@@ -141,7 +142,7 @@ class ReplicaFetches:
         return answer
 
     def on_progress(self, topic: str, partition: int) -> None:
-        """Answer the waiting fetches of a partition, in the next turn of the loop.
+        """Answer the waiting fetches of a partition, at the end of the turn.
 
         Later, not now: more appends in this turn then leave in one response.
         """

@@ -27,6 +27,7 @@ from streamlog.broker.apis.quorum import QuorumRequests
 from streamlog.broker.apis.quotas import QuotaRequests
 from streamlog.broker.apis.replica_fetch import is_of_a_follower
 from streamlog.broker.cluster.peers import PEER_CLIENT_ID, controller_listener, peer_listener
+from streamlog.broker.future_responses import when_done
 from streamlog.broker.handlers import Handler, Handlers, entry, shared_entry
 from streamlog.broker.quorum.raft.raft_wire import about_quorum
 from streamlog.protocol.api_table import APIS, TRANSACTION_FEATURE, TRANSACTIONS_V2
@@ -132,7 +133,7 @@ class LeaderEndpoints:
             return
         # The caller adds its own callback later, so this one runs before the response is written.
         if isinstance(answer, asyncio.Future):
-            answer.add_done_callback(partial(self._on_done, context))
+            when_done(answer, partial(self._on_done, context))
         else:
             self.complete(answer, context)
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import msgspec
 
 from streamlog import repeated
+from streamlog.broker.future_responses import Turn
 from streamlog.broker.storage.disk.files import directory_error
 from streamlog.broker.storage.disk.offload import Threads, os_thread
 from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError, TooManyOpenFiles
@@ -126,11 +127,13 @@ class GroupFlush:
         directory: FlushedDisk,
         threads: Threads = os_thread,
         times: Histogram | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.times = Histogram() if times is None else times
         """How long each sync of a log took, in seconds."""
         self._directory = directory
         self._thread = threads("streamlog-sync")
+        self._turn = Turn() if turn is None else turn
         self._due: dict[Flushed, bool] = {}
         self._short_logged_s: float | None = None
         self._later: list[tuple[int, int, Flushed]] = []
@@ -215,6 +218,8 @@ class GroupFlush:
 
     def _start(self) -> None:
         self._scheduled = False
+        if self._current is not None:
+            return  # The end of a round has begun one since this was scheduled.
         due, self._due = self._due, {}
         waiting, self._waiting = self._waiting, []
         self._begin(due, waiting)
@@ -285,16 +290,22 @@ class GroupFlush:
             return
         if failure is not None:
             self._fail(failure)
-        else:
-            for partition, sync in finished.syncs:
-                partition.on_synced(sync)
-            # The callbacks wait for all that was due when they were added, not for one round.
-            if finished.rest:
-                self._begin(finished.rest, finished.waiting)
+        with self._turn:
+            if failure is None and not self._has_ended(finished):
                 return
-        _call(finished.waiting, self._failure)
-        if self._due or self._waiting:
-            self._start_soon()
+            # Before the answers: the disk need not wait until they are written.
+            if self._due or self._waiting:
+                self._start()
+            _call(finished.waiting, self._failure)
+
+    def _has_ended(self, finished: _Round) -> bool:
+        """Note the syncs of a round; return whether nothing is left that its callbacks wait for."""
+        for partition, sync in finished.syncs:
+            partition.on_synced(sync)
+        # The callbacks wait for all that was due when they were added, not for one round.
+        if finished.rest:
+            self._begin(finished.rest, finished.waiting)
+        return not finished.rest
 
     def _fail(self, failure: LogDirectoryError) -> None:
         self._failure = failure
@@ -317,11 +328,13 @@ class _VolumeFlush(GroupFlush):
 class DiskFlushes:
     """The flushes of several directories, a thread for each."""
 
-    def __init__(self, directory: LogDirectory, threads: Threads = os_thread) -> None:
+    def __init__(
+        self, directory: LogDirectory, threads: Threads = os_thread, turn: Turn | None = None
+    ) -> None:
         self.times = Histogram()
         """How long each sync of a log took, in seconds, on all disks."""
         self._flushes = {
-            volume: _VolumeFlush(_VolumeDisk(directory, volume), threads, self.times)
+            volume: _VolumeFlush(_VolumeDisk(directory, volume), threads, self.times, turn)
             for volume in directory.volumes
         }
 
@@ -371,8 +384,8 @@ AnyFlush: TypeAlias = GroupFlush | DiskFlushes
 """The flush of one directory, or of several."""
 
 
-def flush_of(directory: LogDirectory, threads: Threads) -> AnyFlush:
-    """Return the flush of a broker's directories."""
+def flush_of(directory: LogDirectory, threads: Threads, turn: Turn) -> AnyFlush:
+    """Return the flush of a broker's directories, whose syncs end in turns of `turn`."""
     if len(directory.volumes) == 1:
-        return GroupFlush(directory, threads)
-    return DiskFlushes(directory, threads)
+        return GroupFlush(directory, threads, turn=turn)
+    return DiskFlushes(directory, threads, turn)

@@ -164,16 +164,16 @@ class DelayedRequests(Generic[D]):
         look: Callable[[D], Wait[tuple[str, int]] | None],
         *,
         alarm: Callable[[int], object],
-        call_soon: Callable[[Callable[[], None]], object],
+        later: Callable[[Callable[[], None]], object],
     ) -> None:
         """`look` answers a request, or returns what it has to wait for.
 
-        `alarm` sees to it that `tick` is called by a time; `call_soon` calls a function in the
-        next iteration of the event loop.
+        `alarm` sees to it that `tick` is called by a time; `later` calls a function once the
+        present event has been handled.
         """
         self._look = look
         self._alarm = alarm
-        self._call_soon = call_soon
+        self._later = later
         self._purgatory: Purgatory[tuple[str, int]] = Purgatory()
         self._parked: dict[int, D] = {}
         self._ready: list[int] = []
@@ -223,11 +223,11 @@ class DelayedRequests(Generic[D]):
         self._parked.clear()
 
     def _wake(self, tickets: list[int]) -> None:
-        # In the next iteration of the loop, not at once: after a Produce to several partitions, a
-        # Fetch of these partitions is then answered once, with the records of all.
+        # At the end of the turn, not at once: after a Produce to several partitions, a Fetch of
+        # these partitions is then answered once, with the records of all.
         if tickets:
             if not self._ready:
-                self._call_soon(self._look_at_ready)
+                self._later(self._look_at_ready)
             self._ready += tickets
 
     def _look_at_ready(self) -> None:

@@ -27,6 +27,7 @@ from streamlog import repeated
 from streamlog.broker.apis.table import api_versions
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.connections import AdvertisedEndpoint
+from streamlog.broker.future_responses import when_done
 from streamlog.broker.security.principals import ANONYMOUS, RequestContext
 from streamlog.broker.server.connections import Connections
 from streamlog.broker.server.queued_request import Pending, QueuedRequest, Result
@@ -112,6 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         self._granted_bytes = 0
         """The memory for requests that this connection holds; see `throttling`."""
         self._meter = broker.request_metrics.meter
+        self._turn = broker.turn
         self._clock = asyncio.get_running_loop().time
         self._arrived_s = self._now_s = 0.0
         """When the last bytes arrived, and the last reading of the clock, in seconds. A request
@@ -302,13 +304,14 @@ class Connection(asyncio.BufferedProtocol):
         # Once per read and not per request: the look costs as much as a tenth of a small request's
         # measures. A changed level counts from the next read on.
         self._logs_responses = REQUEST.isEnabledFor(logging.DEBUG)
-        try:
-            self._take_up_frames()
-        except StreamlogError as error:
-            self._hang_up(str(error))
-        self._write()
-        self._count()
-        self._read_on(self._has_room() and self._has_memory())
+        with self._turn:
+            try:
+                self._take_up_frames()
+            except StreamlogError as error:
+                self._hang_up(str(error))
+            self._write()
+            self._count()
+            self._read_on(self._has_room() and self._has_memory())
 
     def _take_up_frames(self) -> None:
         while self._has_room():
@@ -448,7 +451,7 @@ class Connection(asyncio.BufferedProtocol):
             self._hold_if_checked()
             slot.answer = answer
             self._queue.append(slot)
-            answer.add_done_callback(lambda _: self._on_answer(slot))
+            when_done(answer, lambda _: self._on_answer(slot))
         elif self._queue:
             # Ready, but an earlier request still waits: responses leave in the order of requests.
             self._queue.append(slot)
