@@ -129,14 +129,7 @@ class Broker:
         """What is left to the end of an event's handling; the connections handle events in it."""
         self._flush = flush_of(directory, threads, self.turn)
         self._time_marks = TimeMarks(clock=clock, alarm=alarm)
-        self._fetches = FetchRequests(
-            lambda: self._partitions,
-            slots=self._session_slots,
-            clock=clock,
-            alarm=alarm,
-            want_mark=self._time_marks.want,
-            turn=self.turn,
-        )
+        self._fetches = self._make_fetches()
         self._partitions = Partitions(
             directory,
             topics=ClusterTopics(metadata),
@@ -170,6 +163,16 @@ class Broker:
         self.registry_access = self._make_registry_access()
         """What a schema registry on this broker needs of it."""
         self._handlers = table_of(self._parts()) | self._own_handlers(mirrors)
+
+    def _make_fetches(self) -> FetchRequests:
+        return FetchRequests(
+            lambda: self._partitions,
+            slots=self._session_slots,
+            clock=self._clock,
+            alarm=self._timer,
+            want_mark=self._time_marks.want,
+            turn=self.turn,
+        )
 
     def _make_mirrors(self, threads: Threads) -> tuple[Mirrors, MirrorRequests]:
         member, clock, cluster_id = self._member, self._clock, self._directory.cluster_id

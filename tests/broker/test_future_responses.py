@@ -11,12 +11,101 @@ import pytest
 
 from streamlog.broker.cluster.forwarding import Forwarding
 from streamlog.broker.coordinator.group.group_requests import gather_answers
-from streamlog.broker.future_responses import Answer, chain_response, map_response
+from streamlog.broker.future_responses import (
+    Answer,
+    PromptFuture,
+    Turn,
+    chain_response,
+    map_response,
+    when_done,
+)
 from streamlog.clock import SystemClock
 from streamlog.errors import ConnectionLost
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.broker_registration import BrokerHeartbeatRequest
 from streamlog.protocol.schema import Message
+
+
+def test_a_prompt_future_calls_back_as_it_is_settled() -> None:
+    async def main() -> None:
+        called: list[object] = []
+        settled: list[Callable[[PromptFuture[int]], object]] = [
+            lambda future: future.set_result(1),
+            lambda future: future.set_exception(ConnectionLost("gone")),
+            lambda future: future.cancel(),
+        ]
+        for settle in settled:
+            future: PromptFuture[int] = PromptFuture()
+            when_done(future, called.append)
+            future.add_done_callback(called.append)
+            settle(future)
+            assert called == [future]  # What the loop calls comes in a later turn.
+            await asyncio.sleep(0)
+            assert called == [future, future]
+            # It is settled: the callback must not run inside of the call that adds it.
+            when_done(future, called.append)
+            assert called == [future, future]
+            await asyncio.sleep(0)
+            assert called == [future, future, future]
+            future.cancelled() or future.exception()
+            called.clear()
+
+    asyncio.run(main())
+
+
+def test_a_task_can_wait_for_a_prompt_future() -> None:
+    async def main() -> None:
+        future: PromptFuture[int] = PromptFuture()
+
+        async def wait() -> int:
+            return await future
+
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(wait())
+            await asyncio.sleep(0)
+            future.set_result(1)
+            assert not waiting.done()
+        assert waiting.result() == 1
+
+    asyncio.run(main())
+
+
+def test_a_failing_callback_does_not_reach_what_settles_the_future() -> None:
+    async def main() -> None:
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        future: PromptFuture[int] = PromptFuture()
+        called: list[object] = []
+        future.when_done(lambda _: 1 / 0)
+        future.when_done(called.append)
+        future.set_result(1)
+        assert called == [future]
+        assert [type(each["exception"]) for each in told] == [ZeroDivisionError]
+
+    asyncio.run(main())
+
+
+def test_what_is_left_to_the_end_of_a_turn_runs_before_the_loop_continues() -> None:
+    async def main() -> None:
+        turn, order = Turn(), list[str]()
+
+        def last() -> None:
+            with turn:
+                turn.later(lambda: order.append("last"))
+                order.append("first end")
+
+        with turn:
+            turn.later(last)
+            with turn:
+                turn.later(lambda: order.append("second end"))
+            order.append("body")
+        assert order == ["body", "first end", "second end", "last"]
+        turn.later(lambda: order.append("soon"))
+        assert order[-1] == "last"
+        await asyncio.sleep(0)
+        assert order[-1] == "soon"
+
+    asyncio.run(main())
 
 
 def test_available_responses_are_mapped_at_once() -> None:

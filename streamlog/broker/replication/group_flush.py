@@ -29,6 +29,8 @@ from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError, 
 from streamlog.metrics.instruments import Histogram
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from streamlog.broker.storage.log.truncation import PendingSync
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.volumes import Volume
@@ -234,8 +236,13 @@ class GroupFlush:
             self._begin_later(next_round)
             return
         self._current = next_round
-        done = asyncio.get_running_loop().run_in_executor(self._thread, next_round.run)
-        done.add_done_callback(self._on_done)
+        loop = asyncio.get_running_loop()
+
+        def on_done(done: Future[OSError | None]) -> None:
+            loop.call_soon_threadsafe(self._on_done, done)
+
+        # Not `run_in_executor`: its future would take one more iteration of the event loop.
+        self._thread.submit(next_round.run).add_done_callback(on_done)
 
     def _begin_syncs(self, due: dict[Flushed, bool]) -> list[tuple[Flushed, PendingSync]]:
         """Begin as many syncs as one round may contain; the other partitions stay in `due`."""
@@ -272,7 +279,7 @@ class GroupFlush:
             self._short_logged_s = now_s
             _log.warning("a sync waits for file descriptors: %s", error)
 
-    def _on_done(self, done: asyncio.Future[OSError | None]) -> None:
+    def _on_done(self, done: Future[OSError | None]) -> None:
         finished, self._current = self._current, None
         if finished is None or done.cancelled():
             return  # `close` has called the callbacks.
@@ -303,9 +310,10 @@ class GroupFlush:
         for partition, sync in finished.syncs:
             partition.on_synced(sync)
         # The callbacks wait for all that was due when they were added, not for one round.
-        if finished.rest:
-            self._begin(finished.rest, finished.waiting)
-        return not finished.rest
+        if not finished.rest:
+            return True
+        self._begin(finished.rest, finished.waiting)
+        return False
 
     def _fail(self, failure: LogDirectoryError) -> None:
         self._failure = failure

@@ -106,6 +106,7 @@ class ReplicatingNode:
             self.broker._partitions,
             clock=self.broker.clock,
             alarm=self.broker._timer,
+            turn=self.broker.turn,
         )
         self.broker._replica_fetches = self.fetches
         self.broker._is_open = True

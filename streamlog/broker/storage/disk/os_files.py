@@ -38,6 +38,12 @@ OWNER_ONLY = 0o600
 """A reader of a log can read everything in it, including keys derived from passwords."""
 OWNER_ONLY_DIRECTORY = 0o700
 
+TAIL_BYTES_MAX = 4 * 1024
+"""The bytes written last that a file keeps in memory: small appends that consumers wait for."""
+TAIL_WRITES = 64
+"""How many writes after a range was read keep their bytes: without readers, none need to."""
+TAILS_MAX = 256
+"""The files that keep some, so that all of them together take 1 MiB at most."""
 SHORT_TRIES = 10
 """How often an open is repeated while no descriptor is free."""
 SHORT_WAIT_S = 0.02
@@ -52,28 +58,76 @@ _ZEROS_BYTES = 64 * 1024
 _OPEN_NOW = "/proc/self/fd"
 
 
+class _Tail:
+    """The bytes that were written last to one file, while they are few.
+
+    A consumer at the end of a log reads what was appended a moment ago. From here, that takes no
+    system call; from the file, it takes two: one for the header, and sendfile.
+    """
+
+    __slots__ = ("begin", "data")
+
+    def __init__(self) -> None:
+        self.begin = 0
+        """The position of the first byte."""
+        self.data = b""
+
+    def part(self, size_bytes: int, position: int) -> bytes | None:
+        """Return these bytes of the file; None if not all of them are here."""
+        at = position - self.begin
+        if at < 0 or at + size_bytes > len(self.data):
+            return None
+        return self.data[at : at + size_bytes]
+
+    def add(self, data: bytes, position: int) -> None:
+        """Note what was written, behind what is here or instead of it."""
+        held = self.data
+        if position == self.begin + len(held) and len(held) + len(data) <= TAIL_BYTES_MAX:
+            self.data = held + data
+        else:
+            self.begin, self.data = position, data
+
+
 class OsFile:
     """An open file of the operating system."""
 
-    __slots__ = ("_descriptor", "_files", "_held")
+    __slots__ = ("_descriptor", "_files", "_held", "_tail", "_tail_writes")
 
     def __init__(self, files: OsFiles, held: Descriptor) -> None:
         self._files = files
         self._descriptor = held.number
         self._held: Descriptor | None = held
+        self._tail: _Tail | None = None
+        self._tail_writes = 0
 
     def read(self, size_bytes: int, position: int) -> bytes:
-        return read_at(self._descriptor, size_bytes, position)
+        tail = self._tail
+        part = None if tail is None else tail.part(size_bytes, position)
+        return read_at(self._descriptor, size_bytes, position) if part is None else part
 
     def write(self, data: Content, position: int) -> int:
+        # A write that fails may have changed the file, so what is known of it counts no more.
+        tail, self._tail = self._tail, None
         if isinstance(data, list):
-            return os.pwritev(self._descriptor, data[:PIECES_MAX], position)
-        return os.pwrite(self._descriptor, data, position)
+            data = data[:PIECES_MAX]
+            written = os.pwritev(self._descriptor, data, position)
+        else:
+            written = os.pwrite(self._descriptor, data, position)
+        if self._tail_writes and written <= TAIL_BYTES_MAX:
+            self._tail_writes -= 1
+            joined = b"".join(data) if isinstance(data, list) else bytes(data)
+            if tail is None:
+                tail = _Tail()
+            tail.add(joined[:written], position)
+            self._tail = tail
+            self._files.keep(tail)
+        return written
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
     def truncate(self, size_bytes: int) -> None:
+        self._tail = None
         held_bytes = self.size()
         if size_bytes <= held_bytes:
             os.ftruncate(self._descriptor, size_bytes)
@@ -107,7 +161,11 @@ class OsFile:
         return OsFile(self._files, self._open_descriptor())
 
     def range(self, size_bytes: int, position: int) -> FileRange | bytes:
-        held = self._open_descriptor()
+        self._tail_writes = TAIL_WRITES
+        held, tail = self._open_descriptor(), self._tail
+        part = None if tail is None else tail.part(size_bytes, position)
+        if part is not None:
+            return part
         # The range holds a descriptor until the client has read all of it. When many files are
         # open, slow clients must not keep theirs: copy the bytes instead.
         if self._files.is_short:
@@ -122,7 +180,7 @@ class OsFile:
     def close(self) -> None:
         # The number may belong to another file from now on.
         self._descriptor = -1
-        self._held = None
+        self._held = self._tail = None
 
 
 class OsMapping:
@@ -169,6 +227,21 @@ class OsFiles:
         self._mapped: dict[OsMapping, None] = {}
         """The open mappings, the oldest first."""
         self._mapped_bytes = 0
+        self._tails: dict[_Tail, None] = {}
+        """Those that hold bytes, the one that was written to longest ago first."""
+        self._newest: _Tail | None = None
+
+    def keep(self, tail: _Tail) -> None:
+        """Note that a file keeps the bytes that were just written; another may lose its own."""
+        if tail is self._newest:
+            return
+        self._newest = tail
+        self._tails.pop(tail, None)
+        self._tails[tail] = None
+        if len(self._tails) > TAILS_MAX:
+            oldest = next(iter(self._tails))
+            del self._tails[oldest]
+            oldest.data = b""
 
     def open(self, path: str, *, writable: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
