@@ -15,5 +15,6 @@ from __future__ import annotations
 from spark_bridge.data_source import StreamlogDataSource
 from spark_bridge.java import ensure_java
 from spark_bridge.spark_session import register, session
+from spark_bridge.state_source import StateDataSource
 
-__all__ = ["StreamlogDataSource", "ensure_java", "register", "session"]
+__all__ = ["StateDataSource", "StreamlogDataSource", "ensure_java", "register", "session"]

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from spark_bridge.data_source import StreamlogDataSource
 from spark_bridge.java import ensure_java
+from spark_bridge.state_source import StateDataSource
 from streamlog.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"
@@ -31,8 +32,9 @@ logger = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Register the data source "streamlog" with a session, and return the session."""
+    """Register the sources "streamlog" and "streamlog_state" with a session, and return it."""
     spark.dataSource.register(StreamlogDataSource)
+    spark.dataSource.register(StateDataSource)
     return spark
 
 

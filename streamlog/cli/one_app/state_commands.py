@@ -22,8 +22,8 @@ from streamlog.durations import when_ms
 from streamlog.errors import ConfigError, StreamlogError, UsageError
 
 if TYPE_CHECKING:
-    from streamlog.cli.one_app.state_reader import StateDifference, StoredRow
     from streamlog.log import Log
+    from streamlog.snapshots.state_reader import StateDifference, StoredRow
     from streamlog.worker.operations.app_reset import ResetPlan
 
 EARLIEST: Final = "earliest"
@@ -159,7 +159,7 @@ WhereArgument = Annotated[
 
 def complete_stores(context: typer.Context, incomplete: str) -> list[str]:
     """Return the stores of a state that begin so, for the shell."""
-    from streamlog.cli.one_app.state_reader import store_names  # noqa: PLC0415 - RocksDB, for this
+    from streamlog.snapshots.state_reader import store_names  # noqa: PLC0415 - RocksDB, for this
 
     where = context.params.get("where") or context.params.get("before") or ""
     clock = SystemClock()
@@ -183,7 +183,7 @@ LimitOption = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="S
 @state.command("ls")
 def state_ls(where: WhereArgument, *, as_json: JsonOption = False) -> None:
     """List tasks and stores, with their rows and bytes."""
-    from streamlog.cli.one_app import state_reader  # noqa: PLC0415 - RocksDB, for this
+    from streamlog.snapshots import state_reader  # noqa: PLC0415 - RocksDB, for this
 
     rows: list[dict[str, Any]] = []
     for task in state_reader.stored_tasks(where):
@@ -256,7 +256,7 @@ def state_diff(
 
     Example: streamlog state diff ./.streamlog/state/shop s3://snapshots/shop-1
     """
-    from streamlog.cli.one_app import state_reader  # noqa: PLC0415 - RocksDB, for this
+    from streamlog.snapshots import state_reader  # noqa: PLC0415 - RocksDB, for this
 
     first, second = map(state_reader.stored_tasks, (before, after))
     differs = False
@@ -269,7 +269,7 @@ def state_diff(
 
 
 def _print_difference(found: StateDifference, *, as_json: bool) -> None:
-    from streamlog.cli.one_app.state_reader import shown  # noqa: PLC0415 - RocksDB, for this
+    from streamlog.snapshots.state_reader import shown  # noqa: PLC0415 - RocksDB, for this
 
     old, new = (
         None if value is None else shown(found.task, found.store, found.key, value)
@@ -285,7 +285,7 @@ def _print_difference(found: StateDifference, *, as_json: bool) -> None:
 
 
 def _shown(where: str, store: str | None) -> Iterator[StoredRow]:
-    from streamlog.cli.one_app import state_reader  # noqa: PLC0415 - RocksDB, for this
+    from streamlog.snapshots import state_reader  # noqa: PLC0415 - RocksDB, for this
 
     for task in state_reader.stored_tasks(where):
         with progress_bar(f"reading task {task.name}", unit="rows", prints=True) as bar:
@@ -300,7 +300,8 @@ def _print(rows: Iterable[StoredRow], *, as_json: bool) -> None:
             typer.echo(json.dumps({**_object(row), "value": row.value}))
         else:
             time = "" if row.time is None else f"\t{row.time}"
-            say(f"{_label(row)}\t{_text(row.value)}{time}")
+            raw = f"\traw: {', '.join(row.raw)}" if row.raw else ""
+            say(f"{_label(row)}\t{_text(row.value)}{time}{raw}")
 
 
 def _label(row: StoredRow | None) -> str:
@@ -320,6 +321,7 @@ def _object(row: StoredRow | None) -> dict[str, object]:
         "key": row.key,
         "window": window,
         "time": row.time,
+        "raw": row.raw,
     }
 
 

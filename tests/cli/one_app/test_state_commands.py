@@ -6,23 +6,28 @@ import asyncio
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from typer.testing import CliRunner
 
 from streamlog import App, Emit, tumbling
 from streamlog.cli.one_app.state_commands import state
-from streamlog.cli.one_app.state_reader import StoredTask, differences, merged, shown
 from streamlog.client.admin import NewTopic
 from streamlog.durations import moment
-from streamlog.errors import UsageError
+from streamlog.errors import CorruptData, UsageError
 from streamlog.log import Log
+from streamlog.snapshots.state_reader import StoredTask, differences, merged, shown
 from streamlog.tables.stores.store import StoreSpec, escape_key, span_bytes, window_key
+from streamlog.worker.state import snapshot_restore
 from streamlog.worker.topics.app_topics import EVERY_TIMESTAMP
+from tests.snapshots.test_object_store import CREDENTIALS
 from tests.worker.operations.test_app_reset import rows, running
 
 BEGIN_MS = 1_767_225_600_000
@@ -31,9 +36,9 @@ SALES = [("ann", 3, 0), ("bob", 5, 1), ("ann", 7, 2), ("ann", 4, 2), ("cid", 1, 
 """Customer, amount, and minute."""
 
 
-def shop(directory: Path) -> App:
+def shop(directory: Path, **settings: Any) -> App:
     url, where = f"embedded:{directory / 'log'}", str(directory / "state")
-    app = App("shop", log=url, state_dir=where, commit_interval="20ms")
+    app = App("shop", log=url, state_dir=where, commit_interval="20ms", **settings)
     sales = app.topic("sales", key=str, value=int, partitions=1)
     sums = app.topic("sums", key=str, value=int, partitions=1)
     grouped = app.stream(sales).group_by_key()
@@ -140,6 +145,57 @@ def test_a_history_has_the_state_of_the_worker(app: App, tmp_path: Path) -> None
     ]
 
 
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return a URL in S3, as moto's server on this machine plays it."""
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
+    boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="snapshots")
+    yield f"s3://snapshots/{tmp_path.name}"
+    server.stop()
+
+
+def test_snapshots_of_workers_in_object_storage_have_their_rows(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_restore, "SAVED_MIN", 1)
+    app = shop(tmp_path, snapshots=bucket, snapshot_interval="50ms")
+    asyncio.run(feed(app))
+    where = str(tmp_path / "state" / "shop")
+
+    async def until_written() -> None:
+        async with asyncio.timeout(60):
+            # The last record of the input is in the newest snapshot, or will be in the next one.
+            while not has_all(bucket):  # noqa: ASYNC110 - a worker in another thread
+                await asyncio.sleep(0.05)
+
+    with running(app):
+        asyncio.run(until_written())
+    for store in ("sum", "per-minute"):
+        rows_here = objects("scan", where, store)
+        for url in (bucket, f"{bucket}/shop", f"{bucket}/shop/0_0"):
+            assert objects("scan", url, store) == rows_here
+    assert run("diff", where, bucket, "sum") == ""
+    (listed,) = [each for each in json.loads(run("ls", bucket, "--json")) if each["store"] == "sum"]
+    assert (listed["rows"], listed["where"]) == (3, f"{bucket}/shop/0_0")
+    assert listed["changelog_offset"] > 0
+    with pytest.raises(UsageError, match="no snapshots of workers"):
+        run("ls", f"{bucket}-of-nobody")
+
+
+def has_all(url: str) -> bool:
+    try:
+        found = objects("scan", url)
+    # Between two snapshots, a file of the older one may vanish while it is fetched.
+    except (UsageError, CorruptData):
+        return False
+    sums = {each["key"]: each["value"] for each in found if each["store"] == "sum"}
+    return sums == {"ann": 14, "bob": 5, "cid": 1}
+
+
 async def more(app: App) -> None:
     value = app.topics["sales"].value
     async with Log.open(app.log) as log, log.producer() as producer:
@@ -172,6 +228,19 @@ def test_windows_of_all_layouts_are_times(start_ms: int, size_ms: int, key: str)
 def test_text_is_never_taken_for_a_window(key: str, value: str) -> None:
     row = shown("0_0", "s", b"k" + key.encode(), b'"' + value.encode())
     assert (row.window, row.time) == (None, None)
+
+
+@given(st.binary(), st.binary())
+def test_bytes_that_are_shown_as_hex_are_marked(key: bytes, value: bytes) -> None:
+    row = shown("0_0", "s", b"\xff" + key, b"\xff" + value)
+    for name, data, part in (
+        ("key", b"\xff" + key, row.key),
+        ("value", b"\xff" + value, row.value),
+    ):
+        # No text, no JSON and no MessagePack with parts begins with FF: only a number may.
+        is_number = len(data) == 8
+        assert (name in row.raw) is not is_number
+        assert part == (int.from_bytes(data, signed=True) if is_number else f"0x{data.hex()}")
 
 
 KEYS = st.tuples(st.sampled_from(["a", "bb", "c"]), st.binary(max_size=2))

@@ -3,7 +3,8 @@
 A directory is opened as a secondary of its database: nothing is locked and nothing is written to
 it, so a worker may have it open. What the worker has not flushed to disk yet is not there; the
 changelog offset says how far the rows reach. A snapshot of `backfill` is a directory or URL with a
-manifest.
+manifest. Of the snapshots that workers leave in object storage (`App(snapshots=)`), each task's
+newest one counts; it is fetched for each pass over its rows, and removed after it.
 
 Bytes are shown as what they are known or seen to be: the layouts of keys are those of
 `tables/stores/store`, and values are JSON, MessagePack, text or hex, behind the time of their row.
@@ -14,20 +15,33 @@ bytes no text begins with.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from streamlog.durations import moment
-from streamlog.errors import UsageError
-from streamlog.snapshots import Snapshot
+from streamlog.errors import CorruptData, StreamlogError, UsageError
+from streamlog.metrics.build_info import install_command
 from streamlog.snapshots.manifest import MANIFEST_FILE
+from streamlog.snapshots.object_store import SCHEMES, ObjectFolder
+from streamlog.snapshots.snapshot import Snapshot
+from streamlog.snapshots.task_manifest import (
+    MANIFEST_BYTES_MAX,
+    MANIFESTS,
+    TaskManifest,
+    decode_manifest,
+)
+from streamlog.snapshots.task_snapshots import TaskSnapshots
 from streamlog.tables.local_disk.rocksdb_store import read_secondary
 from streamlog.tables.local_disk.task_directory import TaskDirectory
 from streamlog.tables.state.changelog import OFFSET_KEY, ROWS_FROM
@@ -35,6 +49,8 @@ from streamlog.tables.stores.store import span_at, split_window_key, time_at, un
 from streamlog.tables.stores.ttl_queue import HINTS, ROWS
 
 TASK: Final = re.compile(r"\d+_\d+")
+_MANIFEST: Final = re.compile(rf"(?P<task>(?:[^/]+/){{0,2}}){MANIFESTS}/[^/]+")
+"""The name of a task's manifest, below the URL of all apps, of one app, or of one task."""
 TIME_MS_MAX: Final = 7_258_118_400_000
 """The year 2200."""
 SPAN_BYTES: Final = 16
@@ -43,16 +59,20 @@ NUMBER_BYTES: Final = 8
 _TIME: Final = struct.Struct(">q")
 _OFFSET: Final = struct.Struct(">q")
 
+logger = logging.getLogger(__name__)
+
 Pair = tuple[bytes, bytes]
 
 
 class StoredTask(NamedTuple):
-    """The state of one task."""
+    """The state of one task. It can be sent to other processes that reach its place."""
 
     name: str
     where: str
     read: Callable[[], Iterator[Pair]]
     """Yields all rows in the order of their keys, each time it is called."""
+    offset: int | None = None
+    """The changelog offset that the rows reflect, if it is known without reading them."""
 
 
 class StoredRow(msgspec.Struct, frozen=True):
@@ -66,6 +86,9 @@ class StoredRow(msgspec.Struct, frozen=True):
     """Start and end, in UTC."""
     time: str | None = None
     """The time that the row was last changed at, in the time of its records."""
+    raw: tuple[str, ...] = ()
+    """What of it is neither JSON, a number, text nor MessagePack, and is shown as its bytes, in
+    hexadecimal digits: "key", "value"."""
 
 
 def stored_tasks(where: str) -> list[StoredTask]:
@@ -75,19 +98,101 @@ def stored_tasks(where: str) -> list[StoredTask]:
         UsageError: there is no state.
         CorruptData: a snapshot is damaged.
     """
-    if "://" in where or Path(where, MANIFEST_FILE).exists():
-        snapshot = Snapshot.open(where)
-        return [
-            StoredTask(entry.task, snapshot.url, partial(snapshot.rows, entry))
-            for entry in snapshot.manifest.tasks
-            if entry.progress is not None
-        ]
+    if "://" in where:
+        return _tasks_in_objects(where) or _tasks_of_remote(where)
+    if Path(where, MANIFEST_FILE).exists():
+        return _tasks_of_snapshot(where)
     found = [_stored(path) for path in _task_paths(Path(where))]
     if not any(found):
         raise UsageError(
             f"{where} holds no state: give the state directory of an app, of a task, or a snapshot"
         )
     return [each for each in found if each is not None]
+
+
+def _tasks_of_remote(where: str) -> list[StoredTask]:
+    try:
+        return _tasks_of_snapshot(where)
+    except StreamlogError as error:
+        needed = (
+            "" if find_spec("obstore") else f", which need obstore: {install_command('objects')}"
+        )
+        raise UsageError(
+            f"{where} has no snapshots of workers{needed}; and none of `backfill`: {error}"
+        ) from error
+
+
+def _tasks_of_snapshot(where: str) -> list[StoredTask]:
+    snapshot = Snapshot.open(where)
+    return [
+        StoredTask(entry.task, snapshot.url, partial(snapshot.rows, entry))
+        for entry in snapshot.manifest.tasks
+        if entry.progress is not None
+    ]
+
+
+def _tasks_in_objects(where: str) -> list[StoredTask]:
+    """Return the tasks with snapshots below a URL: that of the app's setting, of an app, or a task.
+
+    Raises:
+        UsageError: several apps have snapshots there.
+        ObjectStoreFailed: it can't be read.
+    """
+    url = urlsplit(where.rstrip("/"))
+    # Without obstore, a URL is one of fsspec; and a directory would be created by opening it.
+    if url.scheme not in SCHEMES or find_spec("obstore") is None:
+        return []
+    if url.scheme == "file" and not Path(unquote(url.path)).is_dir():
+        return []
+    folder = ObjectFolder(where)
+    names: dict[str, list[str]] = {}
+    for name in folder.objects(""):
+        if found := _MANIFEST.fullmatch(name):
+            names.setdefault(found["task"], []).append(name)
+    manifests = [_newest(folder, task, each) for task, each in sorted(names.items())]
+    tasks = [each for each in manifests if each is not None]
+    apps = sorted({manifest.identity.app_id for _, manifest in tasks})
+    if len(apps) > 1:
+        raise UsageError(
+            f"{where} has snapshots of several apps: give the URL of one, such as"
+            f" {folder.url}/{apps[0]} (there are: {', '.join(apps)})"
+        )
+    return [
+        StoredTask(manifest.identity.task, at, partial(_fetched, at, manifest), manifest.offset)
+        for at, manifest in tasks
+    ]
+
+
+def _newest(
+    folder: ObjectFolder, task: str, names: Iterable[str]
+) -> tuple[str, TaskManifest] | None:
+    """Return the newest manifest of a task that can be read, and the URL of the task."""
+    # Names begin with the offset.
+    for name in sorted(names, reverse=True):
+        try:
+            data = folder.read(name, bytes_max=MANIFEST_BYTES_MAX)
+            manifest = decode_manifest(data, name.removeprefix(task))
+        except CorruptData as error:
+            logger.warning("%s/%s is left out: %s", folder.url, name, error)
+            continue
+        return f"{folder.url}/{task}".rstrip("/"), manifest
+    return None
+
+
+def _fetched(url: str, manifest: TaskManifest) -> Iterator[Pair]:
+    """Yield the rows of a task's snapshot, whose files lie below `url`.
+
+    Raises:
+        UsageError: the snapshot was moved, so that its URL does not name its app and task.
+    """
+    own = f"/{manifest.identity.app_id}/{manifest.identity.task}"
+    if not url.endswith(own):
+        raise UsageError(f"{url} has the snapshot of another task: its URL must end with {own}")
+    snapshots = TaskSnapshots(ObjectFolder(url.removesuffix(own)), manifest.identity)
+    with TemporaryDirectory() as scratch:
+        path = Path(scratch, "state")
+        snapshots.download(manifest, str(path), Event())
+        yield from _rows_in(str(path))
 
 
 def _task_paths(where: Path) -> list[Path]:
@@ -103,17 +208,19 @@ def _stored(path: Path) -> StoredTask | None:
     if not sources:
         return None
     newest = sources[0].path
+    return StoredTask(path.name, newest, partial(_rows_in, newest))
 
-    def read() -> Iterator[Pair]:
-        # The secondary's own log files go there, and not into the worker's directory.
-        with TemporaryDirectory() as scratch:
-            yield from read_secondary(newest, scratch)
 
-    return StoredTask(path.name, newest, read)
+def _rows_in(path: str) -> Iterator[Pair]:
+    # The secondary's own log files go there, and not into the worker's directory.
+    with TemporaryDirectory() as scratch:
+        yield from read_secondary(path, scratch)
 
 
 def changelog_offset_of(task: StoredTask) -> int | None:
-    """Return the changelog offset that a task's rows reflect; None for a snapshot."""
+    """Return the changelog offset that a task's rows reflect; None for a history's snapshot."""
+    if task.offset is not None:
+        return task.offset
     for key, value in task.read():
         if key == OFFSET_KEY:
             offset: int = _OFFSET.unpack(value)[0]
@@ -154,7 +261,14 @@ def shown(task: str, store: str, key: bytes, value: bytes) -> StoredRow:
     """Return a row as people read it."""
     own, window = _key(key)
     time, content = _split_time(value)
-    return StoredRow(task, store, _readable(own), content, window, time)
+    parts = {"key": _readable(own), "value": _readable(content)}
+    raw = tuple(name for name, part in parts.items() if part is None)
+    # A layout that is not known must not pass for a value: it is marked, and in hexadecimal.
+    readable_key, readable_value = (
+        f"0x{data.hex()}" if part is None else part.content
+        for part, data in zip(parts.values(), (own, content), strict=True)
+    )
+    return StoredRow(task, store, readable_key, readable_value, window, time, raw)
 
 
 def _key(key: bytes) -> tuple[bytes, tuple[str, str] | None]:
@@ -182,7 +296,8 @@ def _timed_key(key: bytes) -> tuple[bytes, tuple[str, str] | None]:
             if 0 <= start_ms <= TIME_MS_MAX:
                 return own, _span(start_ms, start_ms)
     except (ValueError, struct.error):
-        pass  # Another layout: shown as it is.
+        return key, None
+    # Neither a session nor a window: the key of another store, such as a number.
     return key, None
 
 
@@ -190,42 +305,51 @@ def _span(start_ms: int, end_ms: int) -> tuple[str, str]:
     return moment(start_ms).isoformat(), moment(end_ms).isoformat()
 
 
-def _split_time(value: bytes) -> tuple[str | None, Any]:
+def _split_time(value: bytes) -> tuple[str | None, bytes]:
     """Return the time before a value, if it has one, and the value."""
     if len(value) > TIME_BYTES:
         time_ms: int = _TIME.unpack_from(value)[0]
         if 0 < time_ms <= TIME_MS_MAX:
-            return moment(time_ms).isoformat(), _readable(value[TIME_BYTES:])
-    return None, _readable(value)
+            return moment(time_ms).isoformat(), value[TIME_BYTES:]
+    return None, value
 
 
-def _readable(data: bytes) -> Any:  # noqa: ANN401 - JSON
-    """Return bytes as JSON, a number, text, or hexadecimal digits."""
+class _Readable(NamedTuple):
+    """What bytes are seen to be. JSON's null is such a content, unlike bytes of no known layout."""
+
+    content: Any
+
+
+def _readable(data: bytes) -> _Readable | None:
+    """Return bytes as JSON, text, a number or MessagePack; None if they are none of these."""
     try:
-        return json.loads(data)
+        return _Readable(json.loads(data))
     except (ValueError, RecursionError):
-        pass
+        pass  # No JSON: the next form is tried.
     try:
         text = data.decode()
         if text.isprintable():
-            return text
+            return _Readable(text)
     except UnicodeDecodeError:
-        pass
+        pass  # No text.
     # Numbers have eight bytes, as Kafka's serializers write them.
     if len(data) == NUMBER_BYTES:
-        return int.from_bytes(data, "big", signed=True)
+        return _Readable(int.from_bytes(data, "big", signed=True))
     return _message_pack(data)
 
 
-def _message_pack(data: bytes) -> Any:  # noqa: ANN401 - JSON
+def _message_pack(data: bytes) -> _Readable | None:
     try:
         found = msgspec.msgpack.decode(data)
-        # Almost every byte is MessagePack of a small number: only what has parts is believed.
-        if isinstance(found, list | dict):
-            return msgspec.to_builtins(found, str_keys=True)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
-        pass
-    return f"0x{data.hex()}"
+        return None
+    # Almost every byte is MessagePack of a small number: only what has parts is believed.
+    if not isinstance(found, list | dict):
+        return None
+    try:
+        return _Readable(msgspec.to_builtins(found, str_keys=True))
+    except (TypeError, RecursionError):
+        return None
 
 
 class StateDifference(NamedTuple):
