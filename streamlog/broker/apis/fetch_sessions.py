@@ -7,10 +7,10 @@ Each request carries the session's next epoch. Another epoch means that a reques
 twice: it is refused, and the consumer sends a full Fetch again.
 
 Sessions cost memory, so their number is bounded. As in Kafka, a new session takes the slot of one
-that was unused for `STALE_MS`, or else of a smaller one that was opened that long ago. Followers
-have no sessions here; in Kafka theirs take precedence. Unlike Kafka, which keeps a session until
-its slot is needed, opening a session closes those unused for `IDLE_MS`: most consumers that leave
-do not close theirs.
+that was unused for `STALE_MS`, or else of a smaller one that was opened that long ago. Sessions of
+followers are others (`replication/replica_sessions`), and take no slot. Unlike Kafka, which keeps a
+session until its slot is needed, opening a session closes those unused for `IDLE_MS`: most
+consumers that leave do not close theirs.
 
 Rule of the file: it decides what to read and what to respond; `apis/fetch` reads.
 """

@@ -5,7 +5,12 @@ The request of a follower that has everything waits until something is appended,
 moves, or its time-out passes. So an append reaches the followers at once, and so does a commit.
 
 Rule of the file: a fetch counts for the leader once, when it arrives. Its records are read when it
-is answered, if this broker still leads in the epoch that the request names.
+is answered, if this broker still leads in the epoch that the request names, with the log that it
+had then.
+
+A follower of this version opens a session (`replication/replica_sessions`, KIP-227): then a fetch
+stays open until it has an answer, and a request names only new ones. Work grows with the partitions
+that have changed, not with those that are followed.
 
 While the leader's replication quota is exceeded, a response has no records of throttled replicas
 for followers out of sync (KIP-73), and such a fetch waits at most until the quota has room again.
@@ -14,8 +19,9 @@ for followers out of sync (KIP-73), and such a fetch waits at most until the quo
 from __future__ import annotations
 
 import asyncio
+import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -23,6 +29,14 @@ import msgspec
 from streamlog.broker.apis.fetch import FETCH_WAIT_MS_MAX
 from streamlog.broker.future_responses import PromptFuture, Turn
 from streamlog.broker.replication.purgatory import DelayedRequests, Wait
+from streamlog.broker.replication.replica_sessions import (
+    FIRST_EPOCH,
+    LAST_EPOCH,
+    FollowerId,
+    FollowerSession,
+    FollowerSessions,
+    Key,
+)
 from streamlog.broker.replication.replica_state import (
     Diverging,
     FetchAnswer,
@@ -43,6 +57,8 @@ from streamlog.protocol.messages.produce_and_fetch import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from streamlog.broker.deadline_timer import DeadlineTimer
     from streamlog.broker.replication.partition_replica import PartitionReplica
     from streamlog.broker.replication.replicas import Replicas
@@ -51,6 +67,7 @@ if TYPE_CHECKING:
 
 ANY_BYTES = 1
 """The bytes that a follower waits for: anything new completes its fetch."""
+_SESSION_IDS = 2**31 - 1
 
 
 def is_of_a_follower(request: FetchRequest) -> bool:
@@ -63,6 +80,25 @@ def _asker(request: FetchRequest) -> int:
     # From version 15 on the id is in `replica_state` (KIP-903).
     state = request.replica_state
     return request.replica_id if state is None else state.replica_id
+
+
+def _follower(request: FetchRequest) -> FollowerId:
+    """Return the broker that sends the request, and the epoch of its registration."""
+    state = request.replica_state
+    return _asker(request), -1 if state is None else state.replica_epoch
+
+
+def _fetch_of(request: FetchRequest, wanted: FetchPartition) -> ReplicaFetch:
+    broker, broker_epoch = _follower(request)
+    return ReplicaFetch(
+        broker=broker,
+        broker_epoch=broker_epoch,
+        leader_epoch=wanted.current_leader_epoch,
+        offset=wanted.fetch_offset,
+        last_epoch=wanted.last_fetched_epoch,
+        log_start=wanted.log_start_offset,
+        number=wanted.fetch_number,
+    )
 
 
 class Names(Protocol):
@@ -82,6 +118,63 @@ class _Asked:
     answer: FetchAnswer | None
     is_throttled: bool = False
     """Whether its records count for the quota, and are left out while the quota is exceeded."""
+    generation: int = 0
+    """The number of cuts of the leader's log when the request arrived."""
+    sent_ends: tuple[int, int] | None = None
+    """In a session, the high watermark and log start offset that the follower got last."""
+
+    def has_news(self, data: PartitionData) -> bool:
+        """Whether a response has to contain the partition; `data` counts as sent from now on."""
+        is_error = bool(data.error_code) or data.diverging_epoch is not None
+        ends = None if is_error else (data.high_watermark, data.log_start_offset)
+        before, self.sent_ends = self.sent_ends, ends
+        return ends is None or ends != before or bool(data.records)
+
+    def is_behind(self, data: PartitionData) -> bool:
+        """Whether there may be more to say after `data`: an error, or further records."""
+        if data.error_code or data.diverging_epoch is not None or self.replica is None:
+            return True
+        return self.wanted.fetch_offset < self.replica.log.log_end_offset
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request of a session that waits for news."""
+
+    request: FetchRequest
+    answer: asyncio.Future[Message]
+    deadline_ms: int
+
+
+_Session: TypeAlias = FollowerSession[_Asked, _Waiting]
+
+
+class _Reading:
+    """One response: the room that is left in it, and what counts for the quota."""
+
+    def __init__(self, request: FetchRequest, *, is_exceeded: bool) -> None:
+        self.throttled_bytes = 0
+        self.has_held = False
+        """Whether records are left out because the quota is exceeded."""
+        self._asker = _asker(request)
+        self._max_bytes = self._room_bytes = request.max_bytes
+        self._is_exceeded = is_exceeded
+
+    def read(self, each: _Asked) -> PartitionData:
+        """Return what there is for a partition now."""
+        each.is_throttled = each.replica is not None and each.replica.throttles_follower(
+            self._asker
+        )
+        is_held = self._is_exceeded and each.is_throttled
+        self.has_held = self.has_held or is_held
+        # The first partition with records gets one batch even beyond the limits (KIP-74):
+        # otherwise a follower could never pass a batch larger than its max_bytes.
+        is_first = self._room_bytes == self._max_bytes and not is_held
+        data = _data(each, 0 if is_held else self._room_bytes, is_first=is_first)
+        size_bytes = 0 if data.records is None else len(data.records)
+        self.throttled_bytes += size_bytes if each.is_throttled else 0
+        self._room_bytes -= size_bytes
+        return data
 
 
 class DelayedReplicaFetch(msgspec.Struct, frozen=True):
@@ -114,12 +207,21 @@ class ReplicaFetches:
 
         Weak: an entry goes with its replica, so that a new replica of the partition starts afresh.
         """
+        self._sessions: FollowerSessions[_Asked, _Waiting] = FollowerSessions(
+            lambda: 1 + secrets.randbelow(_SESSION_IDS)
+        )
+        self._alarm = alarm.by
         replicas.on_fetch_progress = self.on_progress
+        replicas.on_applied = self._on_applied
 
     def begin(self, request: FetchRequest) -> Message | asyncio.Future[Message]:
         """Count a fetch; return the response, or a future if there is no news yet."""
         now_ms = self._clock.now_ms()
+        if request.session_epoch not in (FIRST_EPOCH, LAST_EPOCH):
+            return self._continue(request, now_ms)
         asked = [self._judge(request, topic, now_ms) for topic in request.topics]
+        if request.session_epoch == FIRST_EPOCH and self._may_open(request):
+            return self._open(request, asked, now_ms)
         response, has_news = self._response(request, asked, now_ms)
         if has_news or request.max_wait_ms <= 0:
             return response
@@ -147,23 +249,186 @@ class ReplicaFetches:
         Later, not now: more appends in this turn then leave in one response.
         """
         self._delayed.on_append(topic, partition, ANY_BYTES)
+        for session, key in self._sessions.watching((topic, partition)):
+            asked = session.parts[key]
+            if key not in session.due and asked.replica is not None:
+                asked.replica.on_unchanged(session.follower[0], session.asked_ms)
+            if asked.replica is not self._replicas.get(topic, partition):
+                # It was dropped, and its log may go: the fetch gets an error.
+                asked.replica = None
+            session.due[key] = None
+            if session.waiting is not None and not session.is_woken:
+                session.is_woken = True
+                asyncio.get_running_loop().call_soon(self._look, session)
 
     @property
     def delayed(self) -> int:
         """How many fetches of followers wait for news."""
-        return self._delayed.count_waiting()
+        return self._delayed.count_waiting() + sum(1 for _ in self._waiting())
 
     def tick(self, now_ms: int) -> None:
         """Answer the requests whose timeout has passed."""
         self._delayed.tick(now_ms)
+        for session, waiting in list(self._waiting()):
+            if waiting.deadline_ms <= now_ms:
+                self._answer_session(session, waiting, now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return the earliest time at which `tick` has something to do; None for never."""
-        return self._delayed.next_deadline_ms()
+        deadlines = [waiting.deadline_ms for _, waiting in self._waiting()]
+        delayed_ms = self._delayed.next_deadline_ms()
+        return min(deadlines if delayed_ms is None else [delayed_ms, *deadlines], default=None)
 
     def stop(self, gone: ConnectionLost) -> None:
         """Fail the requests that wait."""
         self._delayed.stop(gone)
+        for session, waiting in list(self._waiting()):
+            session.waiting = None
+            waiting.answer.set_exception(gone)
+
+    # ---- sessions ----
+
+    def _may_open(self, request: FetchRequest) -> bool:
+        """Whether the follower gets a session: it has to be a live broker's present process."""
+        broker, epoch = _follower(request)
+        by_id = all(any(topic.topic_id) for topic in request.topics)
+        return by_id and self._replicas.node.brokers.get(broker) == epoch
+
+    def _open(self, request: FetchRequest, asked: list[list[_Asked]], now_ms: int) -> FetchResponse:
+        """Open a session for a request; the response has all partitions, with news or not."""
+        response, _ = self._response(request, asked, now_ms)
+        before = self._sessions.of(_asker(request))
+        if before is not None:
+            self._refuse_waiting(before)
+        session = self._sessions.open(_follower(request), now_ms)
+        response.session_id = session.session_id
+        for topic, parts, answered in zip(request.topics, asked, response.responses, strict=True):
+            self._keep(session, topic, parts)
+            for each, data in zip(parts, answered.partitions, strict=True):
+                each.has_news(data)
+        return response
+
+    def _continue(
+        self, request: FetchRequest, now_ms: int
+    ) -> FetchResponse | asyncio.Future[Message]:
+        """Answer a request of a session, now or once there is news."""
+        session = self._sessions.find(_follower(request), request.session_id, request.session_epoch)
+        if isinstance(session, ErrorCode):
+            return FetchResponse(error_code=session, session_id=request.session_id)
+        self._refuse_waiting(session)
+        session.asked_ms = now_ms
+        unsettled = list(session.unsettled)
+        for topic in request.topics:
+            self._keep(session, topic, self._judge(request, topic, now_ms))
+        for forgotten in request.forgotten_topics_data:
+            for number in forgotten.partitions:
+                self._sessions.forget(session, (forgotten.topic_id, number))
+        for key in unsettled:
+            self._judge_again(request, session, key, now_ms)
+        response, held_ms = self._news(session, request, now_ms)
+        if response.responses or request.max_wait_ms <= 0:
+            return response
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        wait_ms = min(request.max_wait_ms, FETCH_WAIT_MS_MAX, held_ms or FETCH_WAIT_MS_MAX)
+        session.waiting = _Waiting(request, answer, now_ms + wait_ms)
+        self._alarm(now_ms + wait_ms)
+        return answer
+
+    def _keep(self, session: _Session, topic: FetchTopic, parts: list[_Asked]) -> None:
+        """Keep the fetches of a request in a session, in place of earlier ones."""
+        for each in parts:
+            key = (topic.topic_id, each.wanted.partition)
+            known = session.parts.get(key)
+            if each.replica is None:
+                # The topic is unknown here, or was deleted: the follower gets the error once.
+                self._sessions.forget(session, key)
+                continue
+            if known is not None and known.replica is each.replica:
+                each.sent_ends = known.sent_ends
+            name = (each.replica.topic, each.replica.index)
+            self._sessions.put(session, key, name, each)
+            self._settle(session, key, each)
+
+    def _settle(self, session: _Session, key: Key, asked: _Asked) -> None:
+        """Judge a fetch again with the next request if its follower may join the in-sync set."""
+        leader = None if asked.replica is None else asked.replica.machine.leader
+        if leader is not None and session.follower[0] not in leader.isr:
+            session.unsettled[key] = None
+        else:
+            session.unsettled.pop(key, None)
+
+    def _judge_again(self, request: FetchRequest, session: _Session, key: Key, now_ms: int) -> None:
+        """Judge a fetch that the request does not name, as if it did."""
+        asked = session.parts.get(key)
+        if asked is None or asked.replica is None:
+            return
+        # After a cut of this leader's log the fetch says nothing, see `_data`.
+        if asked.generation == asked.replica.facts.generation:
+            asked.answer = asked.replica.on_fetch(_fetch_of(request, asked.wanted), now_ms)
+        session.due[key] = None
+        self._settle(session, key, asked)
+
+    def _news(
+        self, session: _Session, request: FetchRequest, now_ms: int
+    ) -> tuple[FetchResponse, int]:
+        """Return a response with what is new, and how long the quota holds the rest back, in ms."""
+        quota = self._replicas.leader_quota
+        exceeded_ms = quota.exceeded_for_ms(now_ms)
+        reading = _Reading(request, is_exceeded=exceeded_ms > 0)
+        topics: dict[bytes, FetchableTopicResponse] = {}
+        for key in list(session.due):
+            asked = session.parts[key]
+            data = reading.read(asked)
+            if asked.replica is None:
+                self._sessions.forget(session, key)
+            elif not asked.is_behind(data):
+                del session.due[key]
+            if asked.has_news(data):
+                topic_id = key[0]
+                topics.setdefault(
+                    topic_id, FetchableTopicResponse(topic_id=topic_id)
+                ).partitions.append(data)
+        quota.record(reading.throttled_bytes, now_ms)
+        response = FetchResponse(responses=list(topics.values()), session_id=session.session_id)
+        return response, exceeded_ms if reading.has_held else 0
+
+    def _look(self, session: _Session) -> None:
+        """Answer the request of a session if there is news for it."""
+        session.is_woken = False
+        waiting = session.waiting
+        if waiting is None or waiting.answer.done():
+            return  # It was answered meanwhile, or its follower has disconnected.
+        response, _ = self._news(session, waiting.request, self._clock.now_ms())
+        if response.responses:
+            session.waiting = None
+            waiting.answer.set_result(response)
+
+    def _answer_session(self, session: _Session, waiting: _Waiting, now_ms: int) -> None:
+        """Answer a request whose time has passed, even without news."""
+        session.waiting = None
+        response, _ = self._news(session, waiting.request, now_ms)
+        waiting.answer.set_result(response)
+
+    def _refuse_waiting(self, session: _Session) -> None:
+        """End a request of which the follower no longer awaits the answer: it has sent another."""
+        waiting, session.waiting = session.waiting, None
+        if waiting is not None and not waiting.answer.done():
+            code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            waiting.answer.set_result(FetchResponse(error_code=code, session_id=session.session_id))
+
+    def _waiting(self) -> Iterator[tuple[_Session, _Waiting]]:
+        """Yield the sessions whose request waits, with the request."""
+        for session in self._sessions:
+            waiting = session.waiting
+            if waiting is not None and not waiting.answer.done():
+                yield session, waiting
+
+    def _on_applied(self, topic: str, partition: int) -> None:
+        """Judge fetches again with the next request, because the in-sync set may have changed."""
+        for session, key in self._sessions.watching((topic, partition)):
+            session.unsettled[key] = None
+
+    # ---- fetches ----
 
     def _answer(self, delayed: DelayedReplicaFetch) -> None:
         """Answer a fetch with the records of now, even if there are none."""
@@ -172,60 +437,40 @@ class ReplicaFetches:
 
     def _judge(self, request: FetchRequest, topic: FetchTopic, now_ms: int) -> list[_Asked]:
         name = self._names.name_of(topic.topic_id) if any(topic.topic_id) else topic.topic
-        state = request.replica_state
         asked = []
         for wanted in topic.partitions:
             replica = None if name is None else self._replicas.get(name, wanted.partition)
             answer: FetchAnswer | None = None
+            generation = 0
             if replica is not None:
-                fetch = ReplicaFetch(
-                    broker=_asker(request),
-                    broker_epoch=-1 if state is None else state.replica_epoch,
-                    leader_epoch=wanted.current_leader_epoch,
-                    offset=wanted.fetch_offset,
-                    last_epoch=wanted.last_fetched_epoch,
-                    log_start=wanted.log_start_offset,
-                    number=wanted.fetch_number,
-                )
                 # Even if the response waits: the leader's high watermark depends on this offset.
-                answer = replica.on_fetch(fetch, now_ms)
-            asked.append(_Asked(replica, wanted, answer))
+                answer = replica.on_fetch(_fetch_of(request, wanted), now_ms)
+                generation = replica.facts.generation
+            asked.append(_Asked(replica, wanted, answer, generation=generation))
         return asked
 
     def _response(
         self, request: FetchRequest, asked: list[list[_Asked]], now_ms: int
     ) -> tuple[FetchResponse, bool]:
         """Return the response as of now, and whether it says anything new to the follower."""
-        quota, asker = self._replicas.leader_quota, _asker(request)
-        is_exceeded = quota.exceeded_for_ms(now_ms) > 0
-        room_bytes = request.max_bytes
-        throttled_bytes = 0
+        quota = self._replicas.leader_quota
+        reading = _Reading(request, is_exceeded=quota.exceeded_for_ms(now_ms) > 0)
         has_news = False
         responses = []
         for topic, partitions in zip(request.topics, asked, strict=True):
             answers = []
             for each in partitions:
-                each.is_throttled = each.replica is not None and each.replica.throttles_follower(
-                    asker
-                )
-                is_held = is_exceeded and each.is_throttled
-                # The first partition with records gets one batch even beyond the limits (KIP-74):
-                # otherwise a follower could never pass a batch larger than its max_bytes.
-                is_first = room_bytes == request.max_bytes and not is_held
-                data = _data(each, 0 if is_held else room_bytes, is_first=is_first)
-                size_bytes = 0 if data.records is None else len(data.records)
-                throttled_bytes += size_bytes if each.is_throttled else 0
-                room_bytes -= size_bytes
+                data = reading.read(each)
                 # Asked for each partition, since it records what the follower gets.
                 is_known = self._is_known(request, each.replica, data)
-                has_news = has_news or not is_known or size_bytes > 0
+                has_news = has_news or not is_known or bool(data.records)
                 answers.append(data)
             responses.append(
                 FetchableTopicResponse(
                     topic=topic.topic, topic_id=topic.topic_id, partitions=answers
                 )
             )
-        quota.record(throttled_bytes, now_ms)
+        quota.record(reading.throttled_bytes, now_ms)
         return FetchResponse(responses=responses), has_news
 
     def _is_known(
@@ -246,10 +491,14 @@ def _data(asked: _Asked, room_bytes: int, *, is_first: bool) -> PartitionData:
     if replica is None:
         return _refused(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     leader = replica.machine.leader
-    if leader is None or leader.epoch != wanted.current_leader_epoch:
-        # 1. A fetch of epoch 5 waits. 2. This broker loses the partition, and leads it again in
-        # epoch 6. 3. An append completes the fetch: the follower has to check its log against
-        # epoch 6 first, so it gets an error and no records.
+    # 1. A fetch of epoch 5 waits. 2. This broker loses the partition, and leads it again in epoch
+    # 6. 3. An append completes the fetch: the follower has to check its log against epoch 6 first,
+    # so it gets an error and no records.
+    is_other = leader is None or leader.epoch != wanted.current_leader_epoch
+    # 1. A follower of a mirror ends at 100, and its fetch waits. 2. This log is cut at 60, as the
+    # source has lost the rest, and gets other records up to 120. 3. Those from 100 on do not follow
+    # what the follower has: it has to fetch again, so that both logs are compared.
+    if is_other or asked.generation != replica.facts.generation:
         return _unled(replica, asked)
     match asked.answer:
         case ReplicaError(code, log_start):

@@ -248,6 +248,18 @@ class Follower:
         if self._outstanding is not None and self._outstanding.fetch_id == fetch_id:
             self._outstanding = None
 
+    def renew(self) -> bool:
+        """Give up an open fetch that names an older start of the log; return whether there is one.
+
+        Retention here moves the start. The leader sends readers to this replica by it (KIP-392),
+        and a fetch of a session may stay open for as long as the partition is idle.
+        """
+        outstanding = self._outstanding
+        if outstanding is None or outstanding.fetch.log_start == self._log.start_offset:
+            return False
+        self._outstanding = None
+        return True
+
     def truncate_to_high_watermark(self) -> list[Effect]:
         """Cut the log as followers did before KIP-101; only a planted fault does this.
 

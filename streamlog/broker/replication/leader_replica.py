@@ -243,6 +243,22 @@ class Leader:
         effects = [*self._expand(fetch.broker, follower, now_ms), *self._advance(now_ms)]
         return Serve(self._log.high_watermark, self._log.start_offset), effects
 
+    def on_unchanged(self, broker: int, asked_ms: int) -> None:
+        """Note that a follower which had everything has last asked at `asked_ms` (KIP-227).
+
+        Call it when the partition makes progress. A session does not name the partition, so nothing
+        else tells that the follower was alive, and still had everything, at `asked_ms`:
+
+        1. Follower 2 has everything, and the partition is idle for a minute. 2. A record is
+        appended. 3. If its last fetch were all that counts, follower 2 would have lagged for that
+        minute, and would leave the in-sync replicas at once.
+        """
+        follower = self.followers.get(broker)
+        if follower is None or not 0 <= follower.leader_end_offset <= follower.end_offset:
+            return
+        follower.caught_up_ms = max(follower.caught_up_ms, asked_ms)
+        follower.fetched_ms = max(follower.fetched_ms, asked_ms)
+
     def on_tick(self, now_ms: int) -> list[Effect]:
         """Propose to remove the replicas that lag for longer than `lag_max_ms`."""
         # One proposal at a time: a second one would name a partition epoch that is already old.

@@ -54,6 +54,14 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.log.partition_log import PartitionLog
     from streamlog.protocol.schema import Buffer
 
+
+@dataclass(slots=True)
+class LeaderContact:
+    """When a leader broker has last answered a request for the replicas that follow it."""
+
+    answered_ms: int
+
+
 Committed = Callable[[StreamlogError | None], None]
 """A callback without an error once records are committed, or with the reason why not."""
 
@@ -166,8 +174,10 @@ class PartitionReplica:
         """Requests that wait until all live replicas have deleted the records below an offset."""
         self._uncommitted: deque[tuple[int, int]] = deque()
         """Per append that is not committed: its end offset and its bytes."""
-        self._last_answer: tuple[int, int] | None = None
-        """Leader epoch and time of the leader's last answer; None if that is long ago."""
+        self._contact: tuple[int, LeaderContact] | None = None
+        """The leader epoch of the leader's last answer, and when its broker has answered."""
+        self._is_contact_old = False
+        """Whether that broker's last answer was found to be too old."""
 
     @property
     def is_leader(self) -> bool:
@@ -197,9 +207,9 @@ class PartitionReplica:
     def is_in_touch(self) -> bool:
         """Whether it follows a leader that has answered recently, in the current leader epoch."""
         follower = self.machine.follower
-        if follower is None or follower.is_stopped or self._last_answer is None:
+        if follower is None or follower.is_stopped or self._contact is None:
             return False
-        return self._last_answer[0] == follower.epoch
+        return self._contact[0] == follower.epoch and not self._is_contact_old
 
     def nearest(self, rack: str, offset: int) -> int | None:
         """Return the broker from which consumers in a rack read `offset`; None for this one."""
@@ -422,10 +432,24 @@ class PartitionReplica:
         return None if self.machine.leader is None else self.machine.leader.proposal()
 
     def on_tick(self, now_ms: int) -> None:
-        """Forget an old answer of the leader, and remove lagging followers from the ISR."""
-        if self._last_answer is not None and now_ms - self._last_answer[1] > self._node.lag_max_ms:
-            self._last_answer = None
+        """Check when the leader has answered, and remove lagging followers from the ISR."""
+        if self._contact is not None:
+            age_ms = now_ms - self._contact[1].answered_ms
+            self._is_contact_old = age_ms > self._node.lag_max_ms
+        if self.is_leader and self.log.log_start_offset != self.facts.start_offset:
+            # Retention has moved the start of the log, which followers of a session do not ask for.
+            self.on_deleted()
         self._perform(self.machine.on_tick(now_ms))
+
+    def renew_fetch(self) -> bool:
+        """Give up an open fetch that names an older start of the log, see `Follower.renew`."""
+        self.facts.start_offset = self.log.log_start_offset
+        return self.machine.follower is not None and self.machine.follower.renew()
+
+    def on_unchanged(self, broker: int, asked_ms: int) -> None:
+        """Note when a follower that had everything has last asked, see `Leader.on_unchanged`."""
+        if self.machine.leader is not None:
+            self.machine.leader.on_unchanged(broker, asked_ms)
 
     # ---- the follower's log ----
 
@@ -437,19 +461,25 @@ class PartitionReplica:
         self.facts.start_offset = self.log.log_start_offset
         return follower.next_fetch()
 
-    def append_fetched(self, effects: list[Effect], records: Buffer, now_ms: int) -> None:
+    def append_fetched(
+        self, effects: list[Effect], records: Buffer, contact: LeaderContact
+    ) -> None:
         """Perform the follower's effects after an answer that contained `records`.
+
+        From now on each answer of the leader's broker, which `contact` notes, is one for this
+        replica, too: while its fetch is open, a response without it says that nothing has changed.
 
         Raises:
             StreamlogError: the log refused the records, or the disk failed.
         """
         follower = self.machine.follower
-        self._last_answer = None if follower is None else (follower.epoch, now_ms)
+        self._contact = None if follower is None else (follower.epoch, contact)
+        self._is_contact_old = False
         try:
             # In order: a new high watermark comes after the batches that it covers.
             for effect in effects:
                 if isinstance(effect, AppendBatches):
-                    self.log.append(records, now_ms=now_ms, origin=AppendOrigin.COPY)
+                    self.log.append(records, now_ms=contact.answered_ms, origin=AppendOrigin.COPY)
                     self.traffic.replication_bytes_in += len(records)
                     self._flush.add(self._flushed)
                 else:
@@ -458,6 +488,11 @@ class PartitionReplica:
             self._recover_offsets()
             raise
         self._node.neighbours.may_fetch(self)
+
+    def lose_contact(self) -> None:
+        """Note that the leader's broker has refused a fetch: its later answers don't count."""
+        if self._contact is not None:
+            self._contact = self._contact[0], LeaderContact(self._contact[1].answered_ms)
 
     def _recover_offsets(self) -> None:
         """Read the log's offsets again after an effect that failed.

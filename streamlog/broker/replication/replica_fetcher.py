@@ -1,15 +1,16 @@
 """ReplicaFetcher: the loop that fetches from one leader broker for the followers here.
 
-A request contains all partitions that are ready, and the next one is sent after its response. The
-fetched records are synced in between: the next fetch offset confirms to the leader that they are
-on this disk. A leader without new records holds the request for a while. There is no fetch session
-(KIP-227): every request names all its partitions.
+A request names the partitions that fetch from another position than before, and the next one is
+sent after its response. The leader remembers the others (`replica_sessions`, KIP-227), and a
+response has only partitions with news: an idle partition costs nothing. The fetched records are
+synced in between: the next fetch offset confirms to the leader that they are on this disk. A leader
+without news holds the request for a while.
 
-Rules of this module: every follower gets the answer to its fetch, or learns that there is none. A
-broker that can't be reached is tried again, at growing intervals, as long as it leads. A request
-to a broker that was started again is given up when the new registration arrives: a broker that
-loses power closes no connection. Throttled replicas are left out of requests while their quota is
-exceeded (KIP-73).
+Rules of this module: every follower gets the answer to its fetch, or learns that there is none.
+While a session lasts, a fetch without an answer is open. A broker that can't be reached is tried
+again, at growing intervals, as long as it leads. A request to a broker that was started again is
+given up when the new registration arrives: a broker that loses power closes no connection.
+Throttled replicas are left out of requests while their quota is exceeded (KIP-73).
 
 Not done here: what a follower fetches, and what it makes of an answer (`replica`).
 """
@@ -23,6 +24,8 @@ from weakref import WeakKeyDictionary
 
 from streamlog import repeated
 from streamlog.broker.replication.follower_replica import parse_fetched_batches
+from streamlog.broker.replication.partition_replica import LeaderContact
+from streamlog.broker.replication.replica_sessions import Key, LeaderSession
 from streamlog.broker.replication.replica_state import Diverging, OutstandingFetch
 from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
@@ -32,6 +35,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     PartitionData,
 )
 from streamlog.protocol.schema import one_buffer
@@ -51,8 +55,8 @@ THROTTLE_S_MAX = 1.0
 
 Connect = Callable[[int], Awaitable["Transport"]]
 """Opens a connection to a broker. Raises StreamlogError if it can't be reached."""
-_Asked: TypeAlias = "dict[tuple[bytes, int], tuple[PartitionReplica, OutstandingFetch]]"
-"""The fetches in one request, by topic id and partition number."""
+
+Fetches: TypeAlias = "dict[Key, tuple[PartitionReplica, OutstandingFetch]]"
 
 _log = repeated.logger(__name__)
 
@@ -90,7 +94,12 @@ class ReplicaFetcher:
         self._topic_id = topic_id
         self._quota = quota
         self._candidates: set[PartitionReplica] = set()
-        self._last_replicas: list[PartitionReplica] = []
+        self._session: LeaderSession[PartitionReplica] = LeaderSession()
+        self._contact = LeaderContact(clock.now_ms())
+        self._follower = (-1, -1)
+        """This broker, and the epoch of its registration, in the newest fetch."""
+        self._answered: list[PartitionReplica] = []
+        """The replicas that the last response was for, as far as they may wait for their sync."""
         self._pauses_s: WeakKeyDictionary[PartitionReplica, float] = WeakKeyDictionary()
         """The next pause of replicas whose last fetch failed, in seconds."""
         self._trouble: str | None = None
@@ -115,6 +124,12 @@ class ReplicaFetcher:
         self._candidates.add(replica)
         self._wake.set()
 
+    def forget(self, replica: PartitionReplica) -> None:
+        """Fetch no more for a replica that has another leader, or has ended."""
+        self._candidates.discard(replica)
+        self._session.forget(replica)
+        self._wake.set()
+
     def look_again(self) -> None:
         """Check again what to fetch: a replica whose sync delayed the others may have left."""
         self._wake.set()
@@ -124,37 +139,46 @@ class ReplicaFetcher:
         pause_s = RETRY_S
         try:
             while True:
-                await self._wake.wait()
+                if not self._session.has_open_fetches or self._is_syncing():
+                    await self._wake.wait()
                 self._wake.clear()
-                if any(each.is_syncing_for(self.leader) for each in self._last_replicas):
-                    # One request is open at a time. 1. Replicas A and B got records; A is synced.
-                    # 2. A request for A alone could wait at the leader for its full maximum time.
-                    # 3. B, synced a moment later, could confirm its records only after that.
+                if self._is_syncing():
                     continue
                 asked = self._next()
-                # Also if it is empty: a list of earlier replicas would keep their logs in memory.
-                self._last_replicas = [replica for replica, _ in asked.values()]
-                if not asked:
+                if not asked and not self._session.has_open_fetches:
                     continue
                 if await self._fetch(asked):
                     pause_s = RETRY_S
                     continue
+                self._end_session()
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_S_MAX)
-                self._add_again(asked)
+                self._wake.set()
         finally:
             for timer in self._timers.values():
                 timer.cancel()
             self._timers.clear()
+            self._end_session()  # After a cancellation, too.
             await self._disconnect()
 
-    def _add_again(self, asked: _Asked) -> None:
-        """Fetch again for the replicas of a request that was not answered entirely.
+    def _is_syncing(self) -> bool:
+        """Whether a replica has records of the last response that are not on disk yet.
 
-        Not part of `run`, whose loop variable would keep the last replica in memory.
+        One request is open at a time. 1. Replicas A and B got records; A is synced. 2. A request
+        for A alone could wait at the leader for its full maximum time. 3. B, synced a moment later,
+        could confirm its records only after that.
         """
-        for replica, _ in asked.values():
-            self.add(replica)
+        # A list of other replicas would keep their logs in memory.
+        self._answered = [each for each in self._answered if each.is_syncing_for(self.leader)]
+        return bool(self._answered)
+
+    def _end_session(self) -> None:
+        """Begin another session with the next request, which repeats all open fetches."""
+        for replica, fetch in self._session.end().values():
+            # A fetch that stays open is never followed by another.
+            if replica.machine.follower is not None:
+                replica.machine.follower.on_failed(fetch.fetch_id)
+            self._candidates.add(replica)
 
     def _add_later(self, replica: PartitionReplica) -> None:
         """Fetch for a replica after its pause, which doubles with each failure in a row."""
@@ -174,9 +198,9 @@ class ReplicaFetcher:
 
         self._timers[replica] = asyncio.get_running_loop().call_later(pause_s, add)
 
-    def _next(self) -> _Asked:
+    def _next(self) -> Fetches:
         """Take the next fetch of each candidate that has one and is not throttled."""
-        asked: _Asked = {}
+        asked: Fetches = {}
         candidates, self._candidates = self._candidates, set()
         held_s = min(self._quota.exceeded_for_ms(self._clock.now_ms()) / 1000, THROTTLE_S_MAX)
         # Sorted, because the order of a set of objects differs from run to run.
@@ -191,27 +215,32 @@ class ReplicaFetcher:
             fetch = replica.next_fetch()
             if fetch is not None:
                 asked[topic_id, replica.index] = (replica, fetch)
+                self._follower = fetch.fetch.broker, fetch.fetch.broker_epoch
         return asked
 
-    async def _fetch(self, asked: _Asked) -> bool:
-        """Send a request and pass on the answers; return whether all fetches were answered."""
-        unanswered = dict(asked)
+    async def _fetch(self, asked: Fetches) -> bool:
+        """Send a request and pass on the answers; return whether the session continues."""
+        session = self._session
+        request = self._request(asked, session.name(asked))
         try:
-            for topic_id, data in await self._ask(_request(asked, self._config)):
-                key = (topic_id, data.partition_index)
-                if key in unanswered:
-                    self._deliver(*unanswered.pop(key), data)
+            response = await self._ask(request)
         except (StreamlogError, OSError) as error:
             self._log_trouble(str(error))
             await self._disconnect()
-        else:
-            self._log_trouble(None)
-        finally:
-            # After a cancellation too: a fetch that stays open is never followed by another.
-            for replica, fetch in unanswered.values():
-                if replica.machine.follower is not None:
-                    replica.machine.follower.on_failed(fetch.fetch_id)
-        return not unanswered
+            return False
+        self._log_trouble(None)
+        if response is None:
+            return False
+        continues = session.on_response(response.session_id)
+        self._contact.answered_ms = self._clock.now_ms()
+        for topic in response.responses:
+            for data in topic.partitions:
+                open_fetch = session.take((topic.topic_id, data.partition_index))
+                if open_fetch is not None:
+                    self._answered.append(open_fetch[0])
+                    self._deliver(*open_fetch, data)
+        # A leader without sessions has answered all fetches, or has lost some.
+        return continues or not (session.session_id or session.has_open_fetches)
 
     def _log_trouble(self, trouble: str | None) -> None:
         """Log once why fetches from the leader fail, and once that they succeed again."""
@@ -238,10 +267,11 @@ class ReplicaFetcher:
         if continues:
             self._pauses_s.pop(replica, None)
         else:
+            replica.lose_contact()
             self._add_later(replica)
 
-    async def _ask(self, request: FetchRequest) -> list[tuple[bytes, PartitionData]]:
-        """Send a request; return the answers with their topic ids, none if it was refused."""
+    async def _ask(self, request: FetchRequest) -> FetchResponse | None:
+        """Send a request; return its response, None if it was refused."""
         if self._transport is None:
             self._transport = await self._connect(self.leader)
         timeout_ms = self._config.socket_timeout_ms
@@ -253,8 +283,8 @@ class ReplicaFetcher:
         finally:
             self._patience = None
         if not isinstance(response, FetchResponse) or response.error_code:
-            return []
-        return [(topic.topic_id, data) for topic in response.responses for data in topic.partitions]
+            return None
+        return response
 
     def _apply_answer(
         self, replica: PartitionReplica, asked: OutstandingFetch, data: PartitionData
@@ -266,7 +296,7 @@ class ReplicaFetcher:
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             # Without effects the logs do not explain the error: fetch again after a pause.
             effects = follower.on_out_of_range(asked.fetch_id, data.log_start_offset)
-            replica.append_fetched(effects, b"", self._clock.now_ms())
+            replica.append_fetched(effects, b"", self._contact)
             return bool(effects)
         if data.error_code:
             follower.on_failed(asked.fetch_id)
@@ -280,7 +310,7 @@ class ReplicaFetcher:
         if diverging is not None and diverging.end_offset >= 0:
             found = Diverging(diverging.epoch, diverging.end_offset)
             effects = follower.on_diverging(asked.fetch_id, found)
-            replica.append_fetched(effects, b"", self._clock.now_ms())
+            replica.append_fetched(effects, b"", self._contact)
             return True
         return self._append(replica, asked, data)
 
@@ -310,11 +340,24 @@ class ReplicaFetcher:
                 begin_offset=came.begin_offset,
             ),
         )
-        now_ms = self._clock.now_ms()
         if replica.is_throttled_follower:
-            self._quota.record(len(records), now_ms)
-        replica.append_fetched(effects, records, now_ms)
+            self._quota.record(len(records), self._contact.answered_ms)
+        replica.append_fetched(effects, records, self._contact)
         return True
+
+    def _request(self, asked: Fetches, forgotten: list[Key]) -> FetchRequest:
+        broker, broker_epoch = self._follower
+        return FetchRequest(
+            replica_id=broker,
+            replica_state=FetchingReplica(replica_id=broker, replica_epoch=broker_epoch),
+            max_wait_ms=self._config.fetch_wait_max_ms,
+            min_bytes=1,
+            max_bytes=self._config.fetch_response_max_bytes,
+            session_id=self._session.session_id,
+            session_epoch=self._session.epoch,
+            topics=_named(asked, self._config.fetch_max_bytes),
+            forgotten_topics_data=_forgotten(forgotten),
+        )
 
     async def _disconnect(self) -> None:
         transport, self._transport = self._transport, None
@@ -326,12 +369,10 @@ def _topic_partition(replica: PartitionReplica) -> tuple[str, int]:
     return replica.topic, replica.index
 
 
-def _request(asked: _Asked, config: ReplicationConfig) -> FetchRequest:
+def _named(asked: Fetches, max_bytes: int) -> list[FetchTopic]:
     topics: dict[bytes, FetchTopic] = {}
-    broker = broker_epoch = -1
     for (topic_id, index), (replica, outstanding) in asked.items():
         fetch = outstanding.fetch
-        broker, broker_epoch = fetch.broker, fetch.broker_epoch
         topic = topics.setdefault(
             topic_id, FetchTopic(topic=replica.topic, topic_id=topic_id, partitions=[])
         )
@@ -343,16 +384,14 @@ def _request(asked: _Asked, config: ReplicationConfig) -> FetchRequest:
                 last_fetched_epoch=fetch.last_epoch,
                 log_start_offset=fetch.log_start,
                 fetch_number=fetch.number,
-                partition_max_bytes=config.fetch_max_bytes,
+                partition_max_bytes=max_bytes,
             )
         )
-    return FetchRequest(
-        replica_id=broker,
-        replica_state=FetchingReplica(replica_id=broker, replica_epoch=broker_epoch),
-        max_wait_ms=config.fetch_wait_max_ms,
-        min_bytes=1,
-        max_bytes=config.fetch_response_max_bytes,
-        session_id=0,
-        session_epoch=-1,  # No fetch session.
-        topics=list(topics.values()),
-    )
+    return list(topics.values())
+
+
+def _forgotten(keys: list[Key]) -> list[ForgottenTopic]:
+    topics: dict[bytes, ForgottenTopic] = {}
+    for topic_id, index in keys:
+        topics.setdefault(topic_id, ForgottenTopic(topic_id=topic_id)).partitions.append(index)
+    return list(topics.values())

@@ -201,6 +201,8 @@ class Replicas:
         )
         self.on_fetch_progress: OnProgress = _ignore
         """Called with a partition whose waiting fetches can be answered."""
+        self.on_applied: OnProgress = _ignore
+        """Called with a partition whose committed state, or in-sync set, may be another one."""
         self.leader_quota = ReplicationQuota(config.leader_throttled_rate)
         """The quota of what leaders here send to throttled followers."""
         self.follower_quota = ReplicationQuota(config.follower_throttled_rate)
@@ -272,17 +274,29 @@ class Replicas:
         replica = self._replicas.get(key)
         if replica is None:
             replica = self._replicas[key] = partition.replicate(self.node)
+        before = self._fetcher_of(replica)
         replica.apply(state, metadata_offset=metadata_offset, now_ms=self._clock.now_ms())
+        if before is not None and before is not self._fetcher_of(replica):
+            before.forget(replica)
         self._look_again()
+        self.on_applied(*key)
         partition.on_role()  # Last: it reads the role that the replica has now.
 
     def drop(self, topic: str, index: int) -> None:
         """End the replica of a partition that this broker no longer has."""
         replica = self._replicas.pop((topic, index), None)
         if replica is not None:
+            fetcher = self._fetcher_of(replica)
+            if fetcher is not None:
+                fetcher.forget(replica)
             replica.close()
             self._look_again()
             self.on_fetch_progress(topic, index)
+
+    def _fetcher_of(self, replica: PartitionReplica) -> ReplicaFetcher | None:
+        """Return the fetcher that fetches for a follower; None for other replicas."""
+        follower = replica.machine.follower
+        return None if follower is None else self._fetchers.get(follower.leader)
 
     def _look_again(self) -> None:
         """Wake the fetchers: a replica may have left one that waits for its sync."""
@@ -312,8 +326,11 @@ class Replicas:
 
     def _tick(self) -> None:
         for replica in list(self._replicas.values()):
-            if not replica.is_alone:
-                replica.on_tick(self._clock.now_ms())
+            if replica.is_alone:
+                continue
+            replica.on_tick(self._clock.now_ms())
+            if replica.renew_fetch():
+                self.may_fetch(replica)
 
     # ---- the port of each replica ----
 

@@ -11,6 +11,7 @@ from streamlog.broker.replication.replica_state import (
     AdvanceHighWatermark,
     BrokerIdentity,
     Diverging,
+    Effect,
     MirrorOf,
     ProposeIsr,
     RefuseAcknowledgement,
@@ -92,6 +93,34 @@ def test_the_high_watermark_stops_at_the_leaders_synced_offset() -> None:
     leader = new_leader(flushed=9)
     leader.on_fetch(fetch(1, 10), 1)
     assert leader.on_fetch(fetch(2, 10), 1)[1] == [AdvanceHighWatermark(9)]
+
+
+def test_a_follower_of_a_session_lags_from_its_last_request_on() -> None:
+    def after_a_minute(*, asked_ms: int | None) -> list[Effect]:
+        leader = new_leader()
+        for broker in (1, 2):
+            leader.on_fetch(fetch(broker, 10), 1)
+            if asked_ms is not None:
+                leader.on_unchanged(broker, asked_ms)
+        leader.on_appended(11)
+        return leader.on_tick(60 * LAG_MS)
+
+    assert after_a_minute(asked_ms=60 * LAG_MS - 1) == []
+    (proposal,) = after_a_minute(asked_ms=None)
+    assert isinstance(proposal, ProposeIsr)
+    assert [broker for broker, _ in proposal.isr] == [0]
+
+
+def test_a_request_of_a_follower_that_is_behind_does_not_count_as_caught_up() -> None:
+    leader = new_leader()
+    leader.on_fetch(fetch(1, 10), 1)
+    leader.on_fetch(fetch(2, 8), 1)
+    for broker in (1, 2):
+        leader.on_unchanged(broker, 60 * LAG_MS)
+    leader.on_appended(11)
+    (proposal,) = leader.on_tick(60 * LAG_MS)
+    assert isinstance(proposal, ProposeIsr)
+    assert [broker for broker, _ in proposal.isr] == [0, 1]
 
 
 def test_a_late_fetch_of_an_earlier_epoch_is_fenced() -> None:
