@@ -8,7 +8,7 @@ import shutil
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from conformance.kafka import Unavailable, apache_kafka
 from streamlog import App
 from streamlog.cli.one_app.state_commands import reset
 from streamlog.cli.session import Session
@@ -28,14 +29,17 @@ from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.worker.operations.app_reset import ResetFacts, plan_reset
 from streamlog.worker.worker import Worker
+from tests.worker.commit_steps import IS_THOROUGH
 
 SALES = [("ann", 3), ("bob", 5), ("ann", 7), ("cid", 1), ("bob", 2), ("ann", 4)]
 PARTITIONS = 2
 
 
-def shop(directory: Path, guarantee: Any = "exactly_once", *, name: str = "sum") -> App:
+def shop(
+    directory: Path, guarantee: Any = "exactly_once", *, name: str = "sum", url: str = ""
+) -> App:
     """Sum per customer behind a repartition topic, and pass each sale on without state."""
-    url, state = f"embedded:{directory / 'log'}", str(directory / "state")
+    url, state = url or f"embedded:{directory / 'log'}", str(directory / "state")
     app = App("shop", log=url, state_dir=state, commit_interval="20ms", guarantee=guarantee)
     sales = app.topic("sales", key=str, value=int, partitions=PARTITIONS)
     sums = app.topic("sums", key=str, value=int, partitions=1)
@@ -161,6 +165,27 @@ def test_an_app_starts_over(tmp_path: Path, guarantee: str) -> None:
     (tmp_path / "elsewhere").rename(tmp_path / "state")
     # Under another name of the node, too: there is no state that the new program could lose.
     check_first_run(run_until_done(shop(tmp_path, guarantee), 2))
+
+
+@pytest.mark.skipif(not IS_THOROUGH, reason="Apache Kafka: the thorough profile")
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_an_app_starts_over_on_apache_kafka(tmp_path: Path, guarantee: str) -> None:
+    with ExitStack() as stack:
+        try:
+            address = stack.enter_context(apache_kafka())
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+        app = shop(tmp_path, guarantee, url=f"kafka://{address}")
+        asyncio.run(feed(app))
+        check_first_run(run_until_done(app, 1))
+        shown = run_reset(app, "--json")
+        assert shown["changelogs"] == ["shop-0-changelog", "shop-1-changelog"]
+        assert sum(p["offset"] or 0 for p in shown["positions"]) == 2 * len(SALES)
+        assert run_reset(app, "--json", "--execute") == {**shown, "executed": True}
+        left = run_reset(app, "--json")
+        assert (left["changelogs"], left["repartitions"], left["state_tasks"]) == ([], [], [])
+        check_first_run(run_until_done(app, 2))
 
 
 def test_a_changed_program_starts_over(tmp_path: Path) -> None:
