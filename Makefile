@@ -120,6 +120,10 @@ pictures: $(VENV)/.dev ## the console as pictures in docs/images, by Chromium; n
 gallery: $(VENV)/.dev ## all pages of the console in build/pictures, light and dark, wide and narrow; needs chromium and playwright
 	@$(BIN)/python -m tests.console.pictures $(ARGS)
 
+casts: $(VENV)/.dev ## recordings of terminals as animated SVG in docs/images, and for asciinema in build/casts (ARGS="hello top" for some)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check pyte==0.8.2
+	@$(BIN)/python -m tools.casts $(ARGS)
+
 figures: $(VENV)/.dev ## the figures of the documentation that code draws, as SVG in docs/images
 	@$(BIN)/python -m tools.figures
 

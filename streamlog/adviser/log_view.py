@@ -183,6 +183,10 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
         return {number: end - self.begins.get(number, 0) for number, end in self.ends.items()}
 
 
+BETWEEN_COMMITS_MS = 6_000
+"""More than the time between two commits of Kafka's consumers, 5 s by default."""
+
+
 class ReadingView(msgspec.Struct, frozen=True, kw_only=True):
     """A group's progress in one partition."""
 
@@ -206,10 +210,19 @@ class ReadingView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_falling_behind(self) -> bool:
-        """Whether more is written than the group reads."""
-        if self.consume_rate is None or self.produce_rate is None:
+        """Whether more is written than the group reads, and the next record waits for it."""
+        if self.lag is None or self.consume_rate is None or self.produce_rate is None:
             return False
-        return self.is_behind and self.produce_rate > self.consume_rate
+        return self.waits and self.produce_rate > self.consume_rate
+
+    @property
+    def waits(self) -> bool:
+        """Whether records wait for longer than until the next commit."""
+        # A group that keeps up is behind by what came since its last commit. In a short look, that
+        # alone makes its rate the lower one.
+        if not self.is_behind or self.lag_ms is not None:
+            return self.is_behind and (self.lag_ms or 0) >= BETWEEN_COMMITS_MS
+        return 1000 * (self.lag or 0) >= BETWEEN_COMMITS_MS * (self.produce_rate or 0)
 
     @property
     def catch_up_s(self) -> float | None:

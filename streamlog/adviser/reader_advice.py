@@ -69,7 +69,7 @@ def _lag(log: LogView, thresholds: Thresholds) -> Iterator[Diagnosis]:
 def _is_late(each: ReadingView, thresholds: Thresholds) -> bool:
     """Whether a partition that is behind will stay so for a while."""
     if each.catch_up_s is not None:
-        return each.catch_up_s > thresholds.catch_up_s
+        return each.waits and each.catch_up_s > thresholds.catch_up_s
     if each.lag_ms is not None:
         return each.lag_ms > thresholds.lag_ms
     # The age is not known: records wait, and no offset was committed during the observation.

@@ -14,7 +14,7 @@ HOUR_MS = 60 * 60 * 1000
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 HELD = frozenset({T0, T1, T2})
 LATE = reading(committed=40, lag=60, lag_ms=HOUR_MS)
-FALLING = reading(committed=40, lag=60, lag_ms=10, consume_rate=50.0, produce_rate=200.0)
+FALLING = reading(committed=40, lag=60, lag_ms=10_000, consume_rate=50.0, produce_rate=200.0)
 SHORT = topic(settings={"retention.ms": str(HOUR_MS)})
 
 
@@ -35,7 +35,7 @@ FAULTS: dict[str, tuple[str, LogView]] = {
     "an old next record": ("lag", with_reading(LATE)),
     "a catch-up that takes an hour": (
         "lag",
-        with_reading(reading(lag=3_600, lag_ms=10, consume_rate=2.0, produce_rate=1.0)),
+        with_reading(reading(lag=3_600, lag_ms=60_000, consume_rate=2.0, produce_rate=1.0)),
     ),
     "no member reads": ("unread-lag", with_reading(LATE, members={}, state="Empty")),
     "Kafka's group reads nothing": (
@@ -143,3 +143,13 @@ def test_names_of_groups_are_quoted_in_commands() -> None:
     view = with_reading(LATE)
     view = replace(view, groups={"a b": replace(view.groups["g"], group_id="a b")})
     assert only(view).remedy.endswith("streamlog groups describe 'a b' --log kafka://h:1")
+
+
+def test_a_group_that_commits_now_and_then_does_not_fall_behind() -> None:
+    # 100 records a second, all read; 90 were committed, and the others came a second ago.
+    steady = reading(lag=100, lag_ms=1_000, consume_rate=90.0, produce_rate=100.0)
+    assert not steady.is_falling_behind
+    assert replace(steady, lag_ms=60_000).is_falling_behind
+    unknown = replace(steady, lag_ms=None)
+    assert not unknown.is_falling_behind
+    assert replace(unknown, lag=1_000).is_falling_behind

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from examples.flights.app import app
+from streamlog.blueprints.picture import picture_of
+from streamlog.blueprints.svg import svg
 from tools.figures.concepts import FIGURES
 from tools.figures.decision_trees import draw, trees
 
+TOPOLOGY = "flights-topology.svg"
+"""The topology of the flights, as `streamlog topology --format svg` draws it."""
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
@@ -18,12 +23,13 @@ def figures() -> Iterator[tuple[str, str]]:
         yield f"why-no-output-{name}.svg", draw(title, questions)
     for name, drawn in FIGURES.items():
         yield f"concept-{name}.svg", drawn()
+    yield TOPOLOGY, svg(picture_of(app.topology()))
 
 
 def main() -> None:
     """Write all figures."""
-    for name, svg in figures():
-        (DOCS / "images" / name).write_text(svg)
+    for name, drawn in figures():
+        (DOCS / "images" / name).write_text(drawn)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Terminal casts of the documentation, as animated SVG: `make casts` records them all again."""
