@@ -25,6 +25,7 @@ from rich.table import Table
 
 from benchmarks import (
     beside_kafka,
+    beyond_memory,
     commits,
     compaction,
     connect,
@@ -69,6 +70,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "windowed_count": windowed_count.figures,
     "engine": engine.figures,
     "commits": commits.figures,
+    "beyond_memory": beyond_memory.figures,
     "registered": registered.figures,
     "sizes": sizes.figures,
     "latency": latency.figures,
@@ -84,7 +86,10 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 ALONE = {"connect", "idle_cluster", "mirroring", "mirror_memory", "beside_kafka"}
 """Run only if they are named: they need programs that most machines lack, or minutes."""
-ONCE = {"idle_cluster", "memory", "state", "spark", "mirror_memory", "beside_kafka"}
+ONCE = {
+    *("beside_kafka", "beyond_memory", "idle_cluster"),
+    *("memory", "mirror_memory", "spark", "state"),
+}
 """Runs for so long that a median of several says no more, or has rounds of its own."""
 
 

@@ -390,6 +390,10 @@ class UndoLog:
         """Return the value, or None if there is none."""
         return self._store.get(key)
 
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key; None for a key that has none."""
+        return self._store.get_all(keys)
+
     def put(self, key: bytes, value: bytes) -> None:
         """Set one value."""
         self._remember(key)

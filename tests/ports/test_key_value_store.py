@@ -90,6 +90,13 @@ def check(key: bytes, low: bytes, high: bytes | None) -> Operation:
     return run
 
 
+def check_all(wanted: list[bytes]) -> Operation:
+    def run(store: KeyValueStore, oracle: dict[bytes, bytes]) -> None:
+        assert store.get_all(wanted) == [oracle.get(key) for key in wanted]
+
+    return run
+
+
 def within(oracle: dict[bytes, bytes], low: bytes, high: bytes | None) -> list[bytes]:
     return sorted(key for key in oracle if key >= low and (high is None or key < high))
 
@@ -101,6 +108,7 @@ operations = st.lists(
         st.builds(delete_range, keys, st.none() | keys),
         st.builds(write, changes),
         st.builds(check, keys, keys, st.none() | keys),
+        st.builds(check_all, st.lists(keys)),
     ),
     max_size=30,
 )
@@ -173,6 +181,14 @@ def test_large_and_empty_values_are_stored(store: KeyValueStore) -> None:
     assert store.get(b"large") == large
     assert store.get(b"none") == b""
     assert store.get(b"") is None
+
+
+def test_many_values_are_read_at_once(store: KeyValueStore) -> None:
+    numbers = range(0, 3_000, 2)
+    store.write([(b"%04d" % number, b"%d" % number) for number in numbers])
+    wanted = [b"%04d" % number for number in range(3_000)]
+    assert store.get_all(wanted) == [b"%d" % n if n in numbers else None for n in range(3_000)]
+    assert store.get_all([]) == []
 
 
 def test_named_stores_are_isolated(store: KeyValueStore) -> None:

@@ -292,6 +292,8 @@ class AggregateStep(Step):
         self._dirty: list[Row] = []
         self._has_absent = False
         """Whether a record's result was None where there was no row, so that there is no change."""
+        self._absent: set[bytes] = set()
+        """Keys of which the store has no row (`_read_ahead`)."""
         self._sizes = RowSizes()
 
     def process(self, batch: Batch) -> None:
@@ -300,6 +302,7 @@ class AggregateStep(Step):
         old_values: list[object] | None = [] if self._sends_old_values else None
         fold = self._fold if old_values is None else partial(self._fold_noting, old_values)
         self._format.note(batch, raw_keys)
+        self._read_ahead(raw_keys)
         batch, folded = self.apply_function(batch, fold, raw_keys, batch.values, batch.timestamps)
         results = Batch(
             batch.origin,
@@ -314,7 +317,20 @@ class AggregateStep(Step):
         if self._has_absent:
             self._has_absent = False
             results = results.where([value is not _ABSENT for value in results.values])
+        self._absent.clear()
         self.forward(results)
+
+    def _read_ahead(self, raws: Sequence[bytes]) -> None:
+        """Read the rows of these records that are only in the store, all at once."""
+        wanted = list({raw: None for raw in raws if raw not in self._rows})
+        if not wanted:
+            return
+        found = self._store.get_all([self._prefix + raw for raw in wanted])
+        for raw, data in zip(wanted, found, strict=True):
+            if data is None:
+                self._absent.add(raw)
+            else:
+                self._rows[raw] = self._format.loads(data, raw)
 
     def _fold_noting(
         self, old_values: list[object], raw: bytes, value: object, timestamp_ms: int
@@ -334,7 +350,7 @@ class AggregateStep(Step):
         #    timestamp anew, as after the flush.
         row = self._rows.get(raw)
         if row is None:
-            data = self._store.get(self._prefix + raw)
+            data = None if raw in self._absent else self._store.get(self._prefix + raw)
             row, is_there = self._format.loads(data, raw), data is not None
             row.state = self._aggregation.add(row.state, value)
             self._rows[raw] = row  # Not before the fold, which may fail on a key's first record.
@@ -377,7 +393,7 @@ class AggregateStep(Step):
         """Return the result for a key; None if there is none."""
         row = self._rows.get(raw)
         if row is None:
-            data = self._store.get(self._prefix + raw)
+            data = None if raw in self._absent else self._store.get(self._prefix + raw)
             if data is None:
                 return None
             row = self._rows[raw] = self._format.loads(data, raw)

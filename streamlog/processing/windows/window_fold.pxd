@@ -40,6 +40,11 @@ cdef class ResultColumns:
         self, Py_ssize_t at, object raw, object window, object value, object timestamp_ms
     ) except -1
 
+@cython.locals(
+    at=cython.Py_ssize_t, found=dict, raw=bytes, timestamp_ms=cython.longlong, window=Window,
+)
+cpdef list missing_rows(list windows, list raws, list timestamps)
+
 @cython.final
 cdef class WindowFold:
     cdef object _add

@@ -30,7 +30,17 @@ if TYPE_CHECKING:
     from streamlog.processing.column_batch import ResultWindow
     from streamlog.windows.emit import Source
 
-__all__ = ["DONE", "GATE", "LATE", "SOURCE", "Arrived", "ResultColumns", "Window", "WindowFold"]
+__all__ = [
+    "DONE",
+    "GATE",
+    "LATE",
+    "SOURCE",
+    "Arrived",
+    "ResultColumns",
+    "Window",
+    "WindowFold",
+    "missing_rows",
+]
 
 DONE, LATE, GATE, SOURCE = range(4)
 """Why a run stopped: all records are taken; a late record, not taken; windows may close now, the
@@ -158,6 +168,25 @@ class ResultColumns:
             return rows
         # Not a part of a range: a range says that the results stand for all records of the batch.
         return [rows[at] for at in range(self.count)]
+
+
+def missing_rows(
+    windows: list[Window], raws: list[bytes], timestamps: list[int]
+) -> list[tuple[int, bytes]]:
+    """Return the end and the key of rows that records need, and that these windows do not have.
+
+    The windows come by their ends; whether a record is late for them does not count. A row is
+    named once.
+    """
+    found: dict[tuple[int, bytes], None] = {}
+    for at in range(len(raws)):
+        raw, timestamp_ms = raws[at], timestamps[at]
+        for window in windows:
+            if timestamp_ms < window.start_ms:
+                break  # All later windows start even later.
+            if timestamp_ms < window.end_ms and raw not in window.rows:
+                found[window.end_ms, raw] = None
+    return list(found)
 
 
 class WindowFold:

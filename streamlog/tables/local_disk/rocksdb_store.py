@@ -113,6 +113,10 @@ WRITE_BUFFER_BYTES = 16 * 1024 * 1024
 BLOOM_BITS_PER_KEY = 10
 """One look-up in a hundred for an absent key reads a block in vain; costs 1.25 bytes per key."""
 
+READ_KEYS_MAX = 500
+"""Keys per read: one read holds the interpreter's lock until it is done (up to 5 ms). Together, a
+key takes half of what it takes alone (measured)."""
+
 INDEX_BLOCK_BYTES = 4 * 1024
 """Filters and indexes are cached in blocks of about this size, like rows."""
 
@@ -237,6 +241,20 @@ class RocksStore:
         except RocksError as error:
             raise _explain(error, self._path) from error
         return value
+
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key; None for a key that has none."""
+        found: list[bytes | None] = []
+        try:
+            for start in range(0, len(keys), READ_KEYS_MAX):
+                several = list[str | int | float | bytes | bool](
+                    keys[start : start + READ_KEYS_MAX]
+                )
+                # The stub declares one value, the library returns a list for a list.
+                found += cast("list[bytes | None]", self._database.get(several))
+        except RocksError as error:
+            raise _explain(error, self._path) from error
+        return found
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set one value."""

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import chain
 from operator import itemgetter
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 from weakref import WeakSet
 
 from streamlog.records.record_columns import total_bytes
@@ -179,6 +179,28 @@ class StoreTransaction:
                 self._cache.add(key, found)
         return found
 
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key as this transaction sees it.
+
+        What is read from the store is not cached: the caller keeps the rows for which it reads
+        many at once.
+        """
+        self._lookups += len(keys)
+        if self._fresh is not None:
+            self._index()
+        found: list[_Found] = [self._pending.get(key, _MISSING) for key in keys]
+        cached = self._cache.get
+        found = [
+            cached(key) if value is _MISSING else value
+            for key, value in zip(keys, found, strict=True)
+        ]
+        absent = [at for at, value in enumerate(found) if value is _MISSING]
+        self._misses += len(absent)
+        values = self._store.get_all([keys[at] for at in absent])
+        for at, value in zip(absent, values, strict=True):
+            found[at] = value
+        return cast("list[bytes | None]", found)
+
     def put(self, key: bytes, value: bytes) -> None:
         """Set one value, pending."""
         self._change(key, value)
@@ -230,8 +252,8 @@ class StoreTransaction:
 
         One change for each key, because the changelog knows no ranges.
         """
-        for key, _ in self.range(low, high):
-            self._change(key, None)
+        keys = [key for key, _ in self.range(low, high)]
+        self.write(Changes(keys, [None] * len(keys)))
 
     def write(self, changes: Iterable[Change]) -> None:
         """Add the changes in their order, pending."""
@@ -462,6 +484,16 @@ class DeferredStore:
         """Return the value, whether it waits or not."""
         found: _Buffered = self._waiting.get(key, _UNBUFFERED)
         return self._store.get(key) if found is _UNBUFFERED else found
+
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key, whether it waits or not."""
+        waiting = self._waiting
+        found: list[_Buffered] = [waiting.get(key, _UNBUFFERED) for key in keys]
+        absent = [at for at, value in enumerate(found) if value is _UNBUFFERED]
+        values = self._store.get_all([keys[at] for at in absent])
+        for at, value in zip(absent, values, strict=True):
+            found[at] = value
+        return cast("list[bytes | None]", found)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set one value."""

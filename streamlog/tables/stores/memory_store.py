@@ -13,7 +13,7 @@ bounds, and survival of the process (the changelog's job).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -184,6 +184,11 @@ class MemoryStore:
         self._check_open()
         return self._values.get(key)
 
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key; None for a key that has none."""
+        self._check_open()
+        return list(map(self._values.get, keys))
+
     def put(self, key: bytes, value: bytes) -> None:
         """Set one value."""
         self._begin_change()
@@ -252,6 +257,10 @@ class CachedStore:
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None if there is none."""
         return self._rows.get(key)
+
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key; None for a key that has none."""
+        return self._rows.get_all(keys)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set one value."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeAlias
 
@@ -228,6 +228,9 @@ class KeyValueStore(Protocol):
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None if there is none."""
 
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key; None for a key that has none."""
+
     def put(self, key: bytes, value: bytes) -> None:
         """Set one value."""
 
@@ -285,6 +288,10 @@ class NamedStore:
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None if there is none."""
         return self._store.get(self._prefix + key)
+
+    def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the value of each key; None for a key that has none."""
+        return self._store.get_all([self._prefix + key for key in keys])
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set one value."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog import App, Emit, Late, ProcessingError, Record, Topic, Windowed, agg, tumbling
+from streamlog import (
+    App,
+    Emit,
+    Late,
+    ProcessingError,
+    Record,
+    Topic,
+    Windowed,
+    agg,
+    hopping,
+    tumbling,
+)
 from streamlog.durations import when_ms
+from streamlog.serdes import serde_for
+from streamlog.tables.stores.memory_store import MemoryStore
 
 
 @dataclass
@@ -195,3 +209,69 @@ def test_a_state_that_can_not_be_stored_names_its_record() -> None:
         t.input(words).send(1, key="a", at=1)
         with pytest.raises(ProcessingError, match="offset 0 of words-0: can't store its state"):
             t.restart()
+
+
+Event = tuple[str, int, int]
+SIZE, GRACE = 10, 6
+arrivals = st.lists(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.integers(0, 9)), max_size=8),
+    max_size=8,
+)
+
+
+def updates(events: list[Event], step: int) -> list[tuple[str, int, int]]:
+    """Return key, start and sum after each event and window, as a dictionary has them."""
+    sums: dict[tuple[str, int], int] = {}
+    found, stream = [], 0
+    for key, at, value in events:
+        stream = max(stream, at)
+        for start in range(max((at - SIZE) // step + 1, 0) * step, at + 1, step):
+            if start + SIZE > stream - GRACE:
+                sums[key, start] = sums.get((key, start), 0) + value
+                found.append((key, start, sums[key, start]))
+    return found
+
+
+@given(arrivals, st.sampled_from([SIZE, SIZE // 2]), st.integers(1, 4))
+def test_rows_that_left_memory_are_read_back_for_each_batch(
+    batches: list[list[Event]], step: int, restarts: int
+) -> None:
+    app = App("windows")
+    words = app.topic("words", key=str, value=int)
+    out: Out = app.topic("out", key=Windowed[str], value=int)
+    side_by_side = tumbling(f"{SIZE}ms", grace=f"{GRACE}ms")
+    overlapping = hopping(f"{SIZE}ms", f"{step}ms", grace=f"{GRACE}ms")
+    windows = side_by_side if step == SIZE else overlapping
+    windowed = app.stream(words).group_by_key().windowed(windows).emit(Emit.UPDATE)
+    windowed.reduce(lambda a, b: a + b, name="sums").changes().to(out)
+    with app.test() as t:
+        for number, batch in enumerate(batches, 1):
+            for key, at, value in batch:
+                data = serde_for(int).dumps(value)
+                t.topic("words").append(data, key=key.encode(), timestamp_ms=at)
+            t.settle()
+            if number % restarts == 0:
+                t.restart()
+        found = [(key, start, value) for key, start, value, _ in rows(t.output(out).records)]
+        assert found == updates([each for batch in batches for each in batch], step)
+
+
+def test_the_rows_of_a_batch_are_read_from_disk_in_one_call() -> None:
+    app, words, _ = app_of(emit=Emit.UPDATE)
+    reads: list[int] = []
+
+    def get_all(store: MemoryStore, keys: Sequence[bytes]) -> list[bytes | None]:
+        reads.append(len(keys))
+        return [store._values.get(key) for key in keys]
+
+    with app.test() as t:
+        t.input(words).send(1, key="a", at=3)
+        t.restart()
+        t.input(words).send(1, key="z", at=3)
+        for key in ("a", "b", "c", "a", "z"):
+            t.topic("words").append(serde_for(int).dumps(1), key=key.encode(), timestamp_ms=4)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MemoryStore, "get_all", get_all)
+            patch.setattr(MemoryStore, "get", lambda _store, key: pytest.fail(f"{key!r} alone"))
+            t.settle()
+    assert reads == [3]
