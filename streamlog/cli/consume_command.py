@@ -47,6 +47,7 @@ from streamlog.errors import (
     SerdeError,
     UnknownTopicOrPartition,
     UsageError,
+    quantity,
 )
 from streamlog.log import Log
 from streamlog.nodes.topic_spec import TopicSpec
@@ -189,6 +190,7 @@ def consume(
             printer.view = _view(session, spec, registry)
             printer.key = None if key is None else _key(spec, key)
             await _read(opened, wanted, printer, stop)
+        printer.tell_if_nothing_fits()
 
     serve(main, "closing")
 
@@ -299,6 +301,7 @@ class RecordPrinter:
         """Only records with this key; None: with any."""
         self.condition = RecordFilter("")
         self.printed = 0
+        self._left_out = 0
 
     def take(self, part: TopicPartition, record: LogRecord) -> None:
         """Print a record, unless a condition excludes it.
@@ -313,12 +316,19 @@ class RecordPrinter:
             if self.condition.text and not self.condition.accepts(
                 self.view.filtered(part.partition, record)
             ):
+                self._left_out += 1
                 return
             self._print(part, record)
         except SerdeError as error:
             where = f"{part.topic}-{part.partition}, offset {record.offset}"
             raise SerdeError(f"{where}: {error}") from error
         self.printed += 1
+
+    def tell_if_nothing_fits(self) -> None:
+        """Log that the filter has left out every record: a mistyped field is the usual reason."""
+        if self._left_out and not self.printed:
+            read = quantity(self._left_out, "record")
+            logger.warning("--filter left out all of %s: check the names of its fields", read)
 
     def _print(self, part: TopicPartition, record: LogRecord) -> None:
         if self._as_json:

@@ -426,7 +426,15 @@ def describe_sink(sink: SinkConnector) -> str:
     return f"{sink.name}: {topics} to {type(sink.sink).__name__}, {promise}"
 
 
-def _tasks(start: WorkerStart) -> str:
+def only_carried(program: Program) -> set[str]:
+    """Return the topics that sinks carry outside and other programs write."""
+    carried = {spec.name for each in program.sink_connectors for spec in each.topics}
+    topics = program.contract.topics
+    # Of a topic without a writer in the code, the contract says that the app as a whole writes it.
+    return {name for name in carried & topics.keys() if topics[name].written_by == [program.app_id]}
+
+
+def describe_tasks(start: WorkerStart) -> str:
     """Return how many tasks there are; or, as newcomers wait for output of it, that all is idle."""
     program = start.program
     if start.tasks:
@@ -441,7 +449,7 @@ def _tasks(start: WorkerStart) -> str:
 def _banner(start: WorkerStart) -> None:
     """Print what the worker runs, and on which log."""
     program, counts = start.program, start.counts
-    written = sorted(counts.keys() - {*program.sources})
+    written = sorted(counts.keys() - {*program.sources} - only_carried(program))
     schedules = [timer.name for timer in program.timers]
     schedules += [crontab.name for crontab in program.crontabs]
     rows = {
@@ -453,7 +461,7 @@ def _banner(start: WorkerStart) -> None:
         "writes": ", ".join(f"{name} ({counts[name]})" for name in written),
         "sources": "; ".join(map(describe_source, program.source_connectors)),
         "sinks": "; ".join(map(describe_sink, program.sink_connectors)),
-        "tasks": _tasks(start),
+        "tasks": describe_tasks(start),
         "agents": ", ".join(agent.name for agent in program.agents),
         "schedules": ", ".join(schedules),
         "once": ", ".join(service.name for service in program.tasks),

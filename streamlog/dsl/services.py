@@ -6,6 +6,7 @@ without pages needs neither. Workers, the test driver and the command line call 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -274,6 +275,8 @@ def _check_async(name: str, fn: object) -> None:
 def _without_time(fn: UserFunction) -> TimedFunction:
     """Return the function as one that takes the due time."""
 
+    # `__wrapped__` leads to its code: a contract names the topics that it sends to.
+    @functools.wraps(fn)
     def run(_due: datetime) -> Awaitable[None]:
         made: Awaitable[None] = fn()
         return made

@@ -156,6 +156,13 @@ def test_conditions_choose_records(
     assert numbers(found) == [number for number in range(24) if keeps(number)]
 
 
+def test_a_filter_that_fits_nothing_says_so(
+    broker: RunningRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not objects(broker, "sales", "--from-beginning", "-e", "--filter", "value.amuont > 3")
+    assert caplog.messages[-1].startswith("--filter left out all of 24 records: check the names")
+
+
 def test_a_group_continues_behind_what_was_printed(broker: RunningRegistry) -> None:
     first = objects(broker, "sales", "--group", "readers", "--from-beginning", "--limit", "9")
     # Records that a condition leaves out are behind the group, too.

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 from streamlog import App
-from streamlog.cli.worker_command import describe_sink, describe_source
+from streamlog.cli.worker_command import (
+    describe_sink,
+    describe_source,
+    describe_tasks,
+    only_carried,
+)
+from streamlog.connectors.memory import MemoryRows, MemorySink
 from streamlog.connectors.objects import Objects
 from streamlog.connectors.tail import Tail
+from streamlog.worker.program import WorkerStart
+from streamlog.worker.worker import Worker
 
 
 def test_a_worker_names_each_connector_with_its_topics_and_its_promise() -> None:
@@ -20,3 +31,31 @@ def test_a_worker_names_each_connector_with_its_topics_and_its_promise() -> None
     assert [*map(describe_sink, program.sink_connectors)] == [
         "files: lines to Objects, exactly once"
     ]
+
+
+def test_a_topic_that_only_a_sink_reads_is_not_said_to_be_written() -> None:
+    app = App("shop")
+    outside, inside = (app.topic(name, key=str, value=str) for name in ("outside", "inside"))
+    app.stream(app.topic("given", key=str, value=str)).to(inside)
+    for topic in (outside, inside):
+        app.sink(topic, MemorySink(into=MemoryRows()), name=topic.name)
+    assert only_carried(app.program()) == {"outside"}
+
+
+def test_a_worker_says_that_an_app_has_nothing_to_do(tmp_path: Path) -> None:
+    async def started(app: App) -> str:
+        stop, found = asyncio.Event(), list[WorkerStart]()
+
+        def announce(start: WorkerStart) -> None:
+            found.append(start)
+            stop.set()
+
+        url = f"embedded:{tmp_path / app.id}"
+        await Worker(app.program(), log_url=url, announce=announce).run(stop)
+        return describe_tasks(found[0])
+
+    idle, busy = App("idle", state_dir=str(tmp_path)), App("busy", state_dir=str(tmp_path))
+    idle.topic("words", key=str, value=str)
+    busy.stream(busy.topic("words", key=str, value=str, partitions=3)).peek(print)
+    assert asyncio.run(started(idle)) == "none: the app has no stream, agent, or timer yet"
+    assert asyncio.run(started(busy)) == "3, shared by all workers of the app"

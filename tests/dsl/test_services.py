@@ -82,6 +82,17 @@ def test_a_crontab_may_do_without_its_due_time() -> None:
     assert [due and due.hour for due in runs] == [None, 4]
 
 
+def test_a_crontab_without_its_due_time_counts_as_a_writer() -> None:
+    app = App("shop")
+    closed = app.topic("closed", key=str, value=str)
+
+    @app.crontab("0 3 * * *")
+    async def nightly() -> None:
+        await closed.send("day")
+
+    assert app.program().contract.topics["closed"].written_by == ["nightly"]
+
+
 def test_page_paths_and_command_names_are_unique() -> None:
     app = App("twice")
     app.page("/x")(plain)

@@ -150,6 +150,8 @@ async def _answer_refusal(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status, headers = error.status_code, error.headers
         message = f"{request.method} {request.url.path}: {error.detail}"
+        allowed = (headers or {}).get("Allow")
+        message += f"; {request.url.path} takes {allowed}" if allowed else ""
     paths = ["/live", "/ready", "/metrics", "/tables", "/hot-keys"]
     return json_answer({"error": message, "paths": paths}, status, headers)
 
