@@ -37,6 +37,7 @@ from benchmarks import (
     mirroring,
     mirroring_to_kafka,
     nexmark,
+    partitions,
     registered,
     replicated,
     sizes,
@@ -77,6 +78,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "workers": workers.figures,
     "nexmark": nexmark.figures,
     "memory": memory.figures,
+    "partitions": partitions.figures,
     "state": state.figures,
     "spark": spark.figures,
     "connect": connect.figures,
@@ -84,7 +86,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "mirror_memory": mirroring_to_kafka.memory,
     "beside_kafka": beside_kafka.figures,
 }
-ALONE = {"connect", "idle_cluster", "mirroring", "mirror_memory", "beside_kafka"}
+ALONE = {"connect", "idle_cluster", "mirroring", "mirror_memory", "beside_kafka", "partitions"}
 """Run only if they are named: they need programs that most machines lack, or minutes."""
 ONCE = {
     *("beside_kafka", "beyond_memory", "idle_cluster"),
