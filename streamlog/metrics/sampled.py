@@ -19,6 +19,8 @@ SAMPLE_WINDOW_MS: Final = 30_000
 """Kafka's `metrics.sample.window.ms`."""
 SAMPLES: Final = 2
 """Kafka's `metrics.num.samples`: the present window and the one before."""
+_NO_MARKS: Final = ((0.0, 0),)
+_NO_PEAKS: Final = (-math.inf,)
 
 
 class Sampled:
@@ -37,9 +39,11 @@ class Sampled:
         """The number of all values."""
         self.largest = -math.inf
         """The largest value in the present window."""
-        self.marks: deque[tuple[float, int]] = deque([(0.0, 0)] * windows)
+        # Tuples, which most series share until their first window ends: a consumer has two series
+        # for each of its partitions, and a deque alone takes 600 bytes.
+        self.marks: tuple[tuple[float, int], ...] = _NO_MARKS * windows
         """`total` and `count` at the start of each kept window, the oldest first."""
-        self.peaks: deque[float] = deque([-math.inf] * (windows - 1))
+        self.peaks: tuple[float, ...] = _NO_PEAKS * (windows - 1)
         """The largest value of each kept window before the present one."""
 
     def record(self, value: float) -> None:
@@ -121,14 +125,14 @@ class SampleWindows:
         for back in range(min(ended, self._samples) - 1, -1, -1):
             self._starts_ms.append(start_ms - back * self._window_ms)
             for each in self._sampled:
-                each.marks.append((each.total, each.count))
-                each.peaks.append(each.largest)
+                each.marks += ((each.total, each.count),)
+                each.peaks += (each.largest,)
                 each.largest = -math.inf
         while len(self._starts_ms) > self._samples:
             self._starts_ms.popleft()
             for each in self._sampled:
-                each.marks.popleft()
-                each.peaks.popleft()
+                each.marks = each.marks[1:]
+                each.peaks = each.peaks[1:]
         self._ends_ms = start_ms + self._window_ms
 
 
