@@ -23,7 +23,7 @@ PARTITIONS: Final = int(os.environ.get("STREAMLOG_BENCH_PARTITIONS", "5000"))
 PARTITIONS_MAX: Final = 10_000
 """Of one topic."""
 VALUE: Final = b"v" * 100
-LINGER_MS: Final = 50.0
+LINGER_MS: Final = 50
 GROUP: Final = "readers"
 
 

@@ -12,7 +12,6 @@ Not done here: decisions (`replica`, `leader_replica`), requests to other broker
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -172,7 +171,7 @@ class PartitionReplica:
         self._tickets = 0
         self._deletions: list[tuple[int, Committed]] = []
         """Requests that wait until all live replicas have deleted the records below an offset."""
-        self._uncommitted: deque[tuple[int, int]] = deque()
+        self._uncommitted: list[tuple[int, int]] = []
         """Per append that is not committed: its end offset and its bytes."""
         self._contact: tuple[int, LeaderContact] | None = None
         """The leader epoch of the leader's last answer, and when its broker has answered."""
@@ -562,9 +561,15 @@ class PartitionReplica:
     def _advance(self, offset: int) -> None:
         self.log.high_watermark = offset
         self.log.producers.transactions.settle(offset)
-        size_bytes = 0
-        while self._uncommitted and self._uncommitted[0][0] <= offset:
-            size_bytes += self._uncommitted.popleft()[1]
+        size_bytes = committed = 0
+        for end_offset, appended_bytes in self._uncommitted:
+            if end_offset > offset:
+                break
+            size_bytes += appended_bytes
+            committed += 1
+        # A list and no deque: thousands of partitions have one, and an empty deque
+        # takes 600 bytes.
+        del self._uncommitted[:committed]
         self._on_committed(size_bytes)
         if self.is_leader:
             self._node.neighbours.on_progress(self.topic, self.index)

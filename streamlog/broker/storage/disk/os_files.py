@@ -44,6 +44,8 @@ TAIL_WRITES = 64
 """How many writes after a range was read keep their bytes: without readers, none need to."""
 TAILS_MAX = 256
 """The files that keep some, so that all of them together take 1 MiB at most."""
+COPIED_BYTES_MAX = 8 * 1024
+"""The bytes of a range that are copied, and not sent from the file."""
 SHORT_TRIES = 10
 """How often an open is repeated while no descriptor is free."""
 SHORT_WAIT_S = 0.02
@@ -166,9 +168,12 @@ class OsFile:
         part = None if tail is None else tail.part(size_bytes, position)
         if part is not None:
             return part
+        # Few bytes are copied sooner than sent: a Fetch of a thousand partitions would need two
+        # system calls for each, and this way all of them leave together.
+        #
         # The range holds a descriptor until the client has read all of it. When many files are
         # open, slow clients must not keep theirs: copy the bytes instead.
-        if self._files.is_short:
+        if size_bytes <= COPIED_BYTES_MAX or self._files.is_short:
             return self.read(size_bytes, position)
         return FileRange(held, size_bytes, position)
 

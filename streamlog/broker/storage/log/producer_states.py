@@ -17,7 +17,6 @@ nothing; `replay` changes the state, and a snapshot only saves the replay.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -50,7 +49,7 @@ class OpenTransactions:
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}  # by producer id, in order of the first offset
-        self._unsettled: deque[EndedTransaction] = deque()
+        self._unsettled: list[EndedTransaction] = []
 
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._open
@@ -112,7 +111,7 @@ class OpenTransactions:
     def settle(self, offset: int) -> None:
         """Note that everything before `offset`, markers included, is committed."""
         while self._unsettled and self._unsettled[0].last_offset < offset:
-            self._unsettled.popleft()
+            del self._unsettled[0]
 
 
 BATCHES_REMEMBERED = 5
@@ -189,7 +188,7 @@ class ProducerStates:
         self.transactions = OpenTransactions()
         self._producers: dict[int, ProducerState] = {}
         """In order of last use, which is the order of `newest_offset`."""
-        self._looks: deque[_Look] = deque()
+        self._looks: list[_Look] = []
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -314,7 +313,7 @@ class ProducerStates:
         # Offsets stand in for time: a producer whose newest offset is below the log's end of
         # `silent_ms` ago has written nothing since then.
         while looks and now_ms - looks[0].at_ms >= silent_ms:
-            before = looks.popleft().end_offset
+            before = looks.pop(0).end_offset
         if self._producers and (not looks or now_ms - looks[-1].at_ms >= silent_ms // LOOKS_MAX):
             looks.append(_Look(now_ms, end_offset))
         for producer_id in self._silent(before):

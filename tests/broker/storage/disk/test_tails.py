@@ -73,6 +73,12 @@ def test_a_file_reads_as_it_was_written(steps: list[tuple[int, tuple[str, int, i
             pairs[which].step(*step, fill=number + 1)
 
 
+@pytest.fixture
+def _copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range that is not kept in memory stays in its file, however small."""
+    monkeypatch.setattr(os_files, "COPIED_BYTES_MAX", 0)
+
+
 def appended(file: OsFile, data: bytes) -> FileRange | bytes:
     """Append to a file that is read at its end, and return that range."""
     end = file.size()
@@ -80,6 +86,7 @@ def appended(file: OsFile, data: bytes) -> FileRange | bytes:
     return file.range(len(data), end)
 
 
+@pytest.mark.usefixtures("_copies_nothing")
 def test_only_a_file_whose_reader_is_at_its_end_keeps_bytes(tmp_path: Path) -> None:
     file = OsFiles().open(str(tmp_path / "log"), writable=True)
     assert isinstance(appended(file, b"first"), FileRange)
@@ -90,12 +97,14 @@ def test_only_a_file_whose_reader_is_at_its_end_keeps_bytes(tmp_path: Path) -> N
     assert isinstance(file.range(1, file.size() - 1), FileRange)
 
 
+@pytest.mark.usefixtures("_copies_nothing")
 def test_a_large_append_stays_in_its_file(tmp_path: Path) -> None:
     file = OsFiles().open(str(tmp_path / "log"), writable=True)
     appended(file, b"first")
     assert isinstance(appended(file, bytes(os_files.TAIL_BYTES_MAX + 1)), FileRange)
 
 
+@pytest.mark.usefixtures("_copies_nothing")
 def test_the_file_written_longest_ago_gives_its_bytes_up(tmp_path: Path) -> None:
     files = OsFiles()
     opened = [files.open(str(tmp_path / name), writable=True) for name in "abc"]
