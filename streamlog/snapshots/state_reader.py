@@ -35,6 +35,7 @@ from streamlog.metrics.build_info import install_command
 from streamlog.snapshots.manifest import MANIFEST_FILE
 from streamlog.snapshots.object_store import SCHEMES, ObjectFolder
 from streamlog.snapshots.snapshot import Snapshot
+from streamlog.snapshots.store_types import NO_TYPES, Content, StoreTypes
 from streamlog.snapshots.task_manifest import (
     MANIFEST_BYTES_MAX,
     MANIFESTS,
@@ -71,6 +72,7 @@ class StoredTask(NamedTuple):
     where: str
     read: Callable[[], Iterator[Pair]]
     """Yields all rows in the order of their keys, each time it is called."""
+    app_id: str
     offset: int | None = None
     """The changelog offset that the rows reflect, if it is known without reading them."""
 
@@ -125,7 +127,9 @@ def _tasks_of_remote(where: str) -> list[StoredTask]:
 def _tasks_of_snapshot(where: str) -> list[StoredTask]:
     snapshot = Snapshot.open(where)
     return [
-        StoredTask(entry.task, snapshot.url, partial(snapshot.rows, entry))
+        StoredTask(
+            entry.task, snapshot.url, partial(snapshot.rows, entry), snapshot.manifest.app_id
+        )
         for entry in snapshot.manifest.tasks
         if entry.progress is not None
     ]
@@ -158,8 +162,10 @@ def _tasks_in_objects(where: str) -> list[StoredTask]:
             f" {folder.url}/{apps[0]} (there are: {', '.join(apps)})"
         )
     return [
-        StoredTask(manifest.identity.task, at, partial(_fetched, at, manifest), manifest.offset)
-        for at, manifest in tasks
+        StoredTask(
+            each.identity.task, at, partial(_fetched, at, each), each.identity.app_id, each.offset
+        )
+        for at, each in tasks
     ]
 
 
@@ -208,7 +214,8 @@ def _stored(path: Path) -> StoredTask | None:
     if not sources:
         return None
     newest = sources[0].path
-    return StoredTask(path.name, newest, partial(_rows_in, newest))
+    # A state directory has a directory for each app.
+    return StoredTask(path.name, newest, partial(_rows_in, newest), path.absolute().parent.name)
 
 
 def _rows_in(path: str) -> Iterator[Pair]:
@@ -257,11 +264,16 @@ def store_names(where: str, is_late: Callable[[], bool]) -> set[str]:
     return found
 
 
-def shown(task: str, store: str, key: bytes, value: bytes) -> StoredRow:
-    """Return a row as people read it."""
+def shown(
+    task: str, store: str, key: bytes, value: bytes, types: StoreTypes = NO_TYPES
+) -> StoredRow:
+    """Return a row as people read it: by the types of its store, or as its bytes are seen to be."""
     own, window = _key(key)
-    time, content = _split_time(value)
-    parts = {"key": _readable(own), "value": _readable(content)}
+    # Of a type that has an empty value, eight bytes may be a time and that value.
+    may_be_empty = types.value is not None and types.value(b"") is not None
+    time, content = _split_time(value, TIME_BYTES if may_be_empty else TIME_BYTES + 1)
+    read_key, read_value = types.key or _readable, types.value or _readable
+    parts = {"key": read_key(own), "value": read_value(content)}
     raw = tuple(name for name, part in parts.items() if part is None)
     # A layout that is not known must not pass for a value: it is marked, and in hexadecimal.
     readable_key, readable_value = (
@@ -305,40 +317,34 @@ def _span(start_ms: int, end_ms: int) -> tuple[str, str]:
     return moment(start_ms).isoformat(), moment(end_ms).isoformat()
 
 
-def _split_time(value: bytes) -> tuple[str | None, bytes]:
+def _split_time(value: bytes, least_bytes: int) -> tuple[str | None, bytes]:
     """Return the time before a value, if it has one, and the value."""
-    if len(value) > TIME_BYTES:
+    if len(value) >= least_bytes:
         time_ms: int = _TIME.unpack_from(value)[0]
         if 0 < time_ms <= TIME_MS_MAX:
             return moment(time_ms).isoformat(), value[TIME_BYTES:]
     return None, value
 
 
-class _Readable(NamedTuple):
-    """What bytes are seen to be. JSON's null is such a content, unlike bytes of no known layout."""
-
-    content: Any
-
-
-def _readable(data: bytes) -> _Readable | None:
+def _readable(data: bytes) -> Content | None:
     """Return bytes as JSON, text, a number or MessagePack; None if they are none of these."""
     try:
-        return _Readable(json.loads(data))
+        return Content(json.loads(data, parse_constant=str))
     except (ValueError, RecursionError):
         pass  # No JSON: the next form is tried.
     try:
         text = data.decode()
         if text.isprintable():
-            return _Readable(text)
+            return Content(text)
     except UnicodeDecodeError:
         pass  # No text.
     # Numbers have eight bytes, as Kafka's serializers write them.
     if len(data) == NUMBER_BYTES:
-        return _Readable(int.from_bytes(data, "big", signed=True))
+        return Content(int.from_bytes(data, "big", signed=True))
     return _message_pack(data)
 
 
-def _message_pack(data: bytes) -> _Readable | None:
+def _message_pack(data: bytes) -> Content | None:
     try:
         found = msgspec.msgpack.decode(data)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
@@ -347,7 +353,7 @@ def _message_pack(data: bytes) -> _Readable | None:
     if not isinstance(found, list | dict):
         return None
     try:
-        return _Readable(msgspec.to_builtins(found, str_keys=True))
+        return Content(msgspec.to_builtins(found, str_keys=True))
     except (TypeError, RecursionError):
         return None
 

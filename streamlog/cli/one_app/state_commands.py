@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,7 +23,8 @@ from streamlog.errors import ConfigError, StreamlogError, UsageError
 
 if TYPE_CHECKING:
     from streamlog.log import Log
-    from streamlog.snapshots.state_reader import StateDifference, StoredRow
+    from streamlog.snapshots.state_reader import StateDifference, StoredRow, StoredTask
+    from streamlog.snapshots.store_types import StoreTypes
     from streamlog.worker.operations.app_reset import ResetPlan
 
 EARLIEST: Final = "earliest"
@@ -177,6 +178,14 @@ StoreArgument = Annotated[
         metavar="[STORE]", help="Without it: all stores.", autocompletion=complete_stores
     ),
 ]
+TypesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--types",
+        metavar="LOG",
+        help="Read rows by the types that the app's workers have recorded in this log.",
+    ),
+]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="Stop after N rows.")]
 
 
@@ -222,10 +231,12 @@ def state_get(
     store: Annotated[str, typer.Argument(metavar="STORE", autocompletion=complete_stores)],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The key, as `scan` shows it.")],
     *,
+    context: typer.Context,
+    types: TypesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the rows of one key, all of its windows included; exits with 1 if there are none."""
-    found = [each for each in _shown(where, store) if _text(each.key) == key]
+    found = [each for each in _shown(context, where, store, types) if _text(each.key) == key]
     _print(found, as_json=as_json)
     if not found:
         raise typer.Exit(EXIT_DIFFERENT)
@@ -236,11 +247,13 @@ def state_scan(
     where: WhereArgument,
     store: StoreArgument = None,
     *,
+    context: typer.Context,
+    types: TypesOption = None,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
     """Print rows in the order of their keys; windows are shown as times."""
-    _print(islice(_shown(where, store), limit), as_json=as_json)
+    _print(islice(_shown(context, where, store, types), limit), as_json=as_json)
 
 
 @state.command("diff")
@@ -249,6 +262,8 @@ def state_diff(
     after: WhereArgument,
     store: StoreArgument = None,
     *,
+    context: typer.Context,
+    types: TypesOption = None,
     limit: LimitOption = 100,
     as_json: JsonOption = False,
 ) -> None:
@@ -259,20 +274,23 @@ def state_diff(
     from streamlog.snapshots import state_reader  # noqa: PLC0415 - RocksDB, for this
 
     first, second = map(state_reader.stored_tasks, (before, after))
+    known = _types(context, types, [*first, *second])
     differs = False
     with progress_bar(f"comparing {before} and {after}", prints=True):
         for each in islice(state_reader.differences(first, second, store), limit):
             differs = True
-            _print_difference(each, as_json=as_json)
+            _print_difference(each, known.get(each.store), as_json=as_json)
     if differs:
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def _print_difference(found: StateDifference, *, as_json: bool) -> None:
+def _print_difference(found: StateDifference, types: StoreTypes | None, *, as_json: bool) -> None:
     from streamlog.snapshots.state_reader import shown  # noqa: PLC0415 - RocksDB, for this
+    from streamlog.snapshots.store_types import NO_TYPES  # noqa: PLC0415 - as above
 
+    by = types or NO_TYPES
     old, new = (
-        None if value is None else shown(found.task, found.store, found.key, value)
+        None if value is None else shown(found.task, found.store, found.key, value, by)
         for value in (found.before, found.after)
     )
     row = old or new
@@ -284,14 +302,46 @@ def _print_difference(found: StateDifference, *, as_json: bool) -> None:
     say(f"{found.sign} {_label(row)}\t{' -> '.join(values)}")
 
 
-def _shown(where: str, store: str | None) -> Iterator[StoredRow]:
-    from streamlog.snapshots import state_reader  # noqa: PLC0415 - RocksDB, for this
+def _types(
+    context: typer.Context, log: str | None, tasks: Iterable[StoredTask]
+) -> Mapping[str, StoreTypes]:
+    """Return the types that the workers of an app have recorded in a log; none without a log.
 
-    for task in state_reader.stored_tasks(where):
+    Raises:
+        UsageError: the log has no record of the app.
+    """
+    if log is None:
+        return {}
+    from streamlog.snapshots.store_types import types_of  # noqa: PLC0415 - as above
+    from streamlog.worker.topics.app_topics import read_whole_topic  # noqa: PLC0415 - as above
+    from streamlog.worker.topics.version_log import current, version_topic  # noqa: PLC0415 - as above
+
+    async def recorded(opened: Log) -> Mapping[str, StoreTypes]:
+        found: dict[str, StoreTypes] = {}
+        for app_id in sorted({each.app_id for each in tasks}):
+            version = current(await read_whole_topic(opened, version_topic(app_id)))
+            if version is None:
+                raise UsageError(f"{log} has no record of app {app_id!r}: its workers write it")
+            found |= types_of(version.blueprint)
+        return found
+
+    return with_log(context.obj or Session(), log, recorded)
+
+
+def _shown(
+    context: typer.Context, where: str, store: str | None, types: str | None
+) -> Iterator[StoredRow]:
+    from streamlog.snapshots import state_reader  # noqa: PLC0415 - RocksDB, for this
+    from streamlog.snapshots.store_types import NO_TYPES  # noqa: PLC0415 - as above
+
+    tasks = state_reader.stored_tasks(where)
+    known = _types(context, types, tasks)
+    for task in tasks:
         with progress_bar(f"reading task {task.name}", unit="rows", prints=True) as bar:
             for name, key, value in state_reader.rows_of(task, store):
                 bar.done += 1
-                yield state_reader.shown(task.name, name, key, value)
+                by = known.get(name, NO_TYPES)
+                yield state_reader.shown(task.name, name, key, value, by)
 
 
 def _print(rows: Iterable[StoredRow], *, as_json: bool) -> None:

@@ -23,6 +23,7 @@ from streamlog.client.admin import NewTopic
 from streamlog.durations import moment
 from streamlog.errors import CorruptData, UsageError
 from streamlog.log import Log
+from streamlog.record import TopicPartition
 from streamlog.snapshots.state_reader import StoredTask, differences, merged, shown
 from streamlog.tables.stores.store import StoreSpec, escape_key, span_bytes, window_key
 from streamlog.worker.state import snapshot_restore
@@ -196,6 +197,60 @@ def has_all(url: str) -> bool:
     return sums == {"ann": 14, "bob": 5, "cid": 1}
 
 
+WORDS = [(1, "12"), (2, "null"), (1, "13"), (3, "")]
+AMOUNTS = [("a", 0.25), ("b", float("inf")), ("a", 2.5)]
+
+
+def typed(directory: Path) -> App:
+    url, where = f"embedded:{directory / 'log'}", str(directory / "state")
+    app = App("typed", log=url, state_dir=where, commit_interval="20ms")
+    words = app.topic("words", key=int, value=str, partitions=1)
+    lasts = app.topic("lasts", key=int, value=str, partitions=1)
+    app.stream(words).group_by_key().reduce(lambda _, new: new, name="last").changes().to(lasts)
+    amounts = app.topic("amounts", key=str, value=float, partitions=1)
+    sums = app.topic("sums", key=str, value=float, partitions=1)
+    summed = app.stream(amounts).group_by_key().reduce(lambda a, b: a + b, name="sum")
+    summed.changes().to(sums)
+    return app
+
+
+def test_the_types_that_workers_have_recorded_tell_numbers_from_text(tmp_path: Path) -> None:
+    app = typed(tmp_path)
+
+    async def write() -> None:
+        async with Log.open(app.log, create=True) as log, log.producer() as producer:
+            await log.admin().create_topics([NewTopic(name, 1) for name in app.topics])
+            for name, pairs in (("words", WORDS), ("amounts", AMOUNTS)):
+                spec = app.topics[name]
+                for key, value in pairs:
+                    await producer.send(name, spec.value.dumps(value), key=spec.key.dumps(key))
+            await producer.flush()
+
+    async def until_read() -> None:
+        async with asyncio.timeout(60), Log.open(app.log) as log:
+            for name, count in (("lasts", len(WORDS)), ("sums", len(AMOUNTS))):
+                at = TopicPartition(name, 0)
+                while len(await log.read_range(at)) < count:  # noqa: ASYNC110 - another thread's
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(write())
+    with running(app):
+        asyncio.run(until_read())
+    where, types = str(tmp_path / "state" / "typed"), ("--types", app.log)
+    lasts = {each["key"]: each["value"] for each in objects("scan", where, "last", *types)}
+    assert lasts == dict(WORDS)
+    sums = {each["key"]: each["value"] for each in objects("scan", where, "sum", *types)}
+    assert sums == {"a": 2.75, "b": "inf"}
+    # Bytes alone don't tell: text of digits is a number, and a float is any other number.
+    guessed = {each["key"]: each["value"] for each in objects("scan", where, "last")}
+    assert (guessed[1], guessed[2]) == (13, None)
+    assert run("get", where, "last", "1", *types).split("\t")[3] == "13"
+    assert run("diff", where, where, *types) == ""
+    elsewhere = (tmp_path / "state" / "typed").rename(tmp_path / "state" / "shop")
+    with pytest.raises(UsageError, match="no record of app 'shop'"):
+        run("scan", str(elsewhere), *types)
+
+
 async def more(app: App) -> None:
     value = app.topics["sales"].value
     async with Log.open(app.log) as log, log.producer() as producer:
@@ -263,4 +318,4 @@ def task(content: dict[tuple[str, bytes], bytes]) -> StoredTask:
     pairs = sorted(
         (StoreSpec(store).prefix + key, value) for (store, key), value in content.items()
     )
-    return StoredTask("0_0", os.devnull, lambda: iter(pairs))
+    return StoredTask("0_0", os.devnull, lambda: iter(pairs), "a")
