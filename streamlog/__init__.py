@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from streamlog.windows.emit import Emit
     from streamlog.windows.join_windows import JoinWindow
 
+    __version__: str
+
 __all__ = [
     "AgentRef",
     "Aggregator",
@@ -110,6 +112,8 @@ if not TYPE_CHECKING:  # To a type checker it would make every name one of this 
                 found = getattr(_imported(f"streamlog.{home}"), name)
                 globals()[name] = found
                 return found
+        if name == "__version__":
+            return _imported("streamlog.metrics.build_info").release()
         raise AttributeError(f"module 'streamlog' has no attribute {name!r}")
 
     def _imported(module: str) -> object:

@@ -14,6 +14,7 @@ from streamlog.client.admin import Admin
 from streamlog.client.consumer import Consumer
 from streamlog.client.producer import Producer
 from streamlog.client.producer.transaction_session import Transaction
+from streamlog.metrics.build_info import release
 
 NAMES = [
     "AgentRef",
@@ -134,6 +135,10 @@ ADMIN = [
 def test_the_package_exports_the_pinned_names() -> None:
     assert sorted(streamlog.__all__) == NAMES
     assert all(hasattr(streamlog, name) for name in NAMES)
+
+
+def test_the_version_is_that_of_the_installed_distribution() -> None:
+    assert streamlog.__version__ == release()
 
 
 @pytest.mark.parametrize("kind", METHODS, ids=lambda kind: kind.__name__)
