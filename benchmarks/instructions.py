@@ -52,8 +52,6 @@ KINDS = {
 TOPIC = "t"
 BATCH = encode_batch([(1_000, None, b"x" * 200, ())])
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
-STEPS_TO_ANSWER = 3
-"""Turns of the event loop from an append to the answer of the Fetch that waits for it."""
 
 
 class Sink(asyncio.Transport):
@@ -67,16 +65,20 @@ class Sink(asyncio.Transport):
                 "second_socket": lambda: self,
             }
         )
+        self.answered = asyncio.Event()
+        """Set by every answer."""
 
     def settimeout(self, _: float) -> None:
         """Do nothing: nothing waits here."""
 
     def send(self, data: bytes, _: int = 0) -> int:
         """Take all of it."""
+        self.answered.set()
         return len(data)
 
     def sendmsg(self, buffers: Sequence[bytes], *_: object) -> int:
         """Take all of them."""
+        self.answered.set()
         return sum(map(len, buffers))
 
     def pause_reading(self) -> None:
@@ -86,7 +88,7 @@ class Sink(asyncio.Transport):
         """Do nothing: the program decides what it sends."""
 
 
-def open_connection(broker: Broker) -> Connection:
+def open_connection(broker: Broker, client: Sink | None = None) -> Connection:
     """Return a connection of the broker whose client is a `Sink`."""
     directory = broker.directory
     connections: Connections[Client] = Connections(
@@ -95,7 +97,7 @@ def open_connection(broker: Broker) -> Connection:
     connection = Connection(
         broker, listener="L", endpoint=("127.0.0.1", 9), connections=connections, gate=None
     )
-    connection.connection_made(Sink())
+    connection.connection_made(Sink() if client is None else client)
     return connection
 
 
@@ -131,7 +133,8 @@ async def work(kind: str, times: int) -> None:
             topics=[CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)]
         )
         await _answer(broker, created)
-        producer, consumer = open_connection(broker), open_connection(broker)
+        reader = Sink()
+        producer, consumer = open_connection(broker), open_connection(broker, reader)
         data = PartitionProduceData(index=0, records=memoryview(BATCH))
         produced = ProduceRequest(
             acks=-1,
@@ -145,10 +148,10 @@ async def work(kind: str, times: int) -> None:
             if kind == "produce":
                 deliver(producer, one)
             elif kind == "through":
+                reader.answered.clear()
                 deliver(consumer, fetch(FEW + number, 300))
                 deliver(producer, one)
-                for _ in range(STEPS_TO_ANSWER):
-                    await asyncio.sleep(0)
+                await reader.answered.wait()
             else:
                 deliver(consumer, fetch(0, 300 if kind == "fetch" else 16 * 1024))
 
