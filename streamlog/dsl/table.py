@@ -189,9 +189,8 @@ class Table(Generic[K, V]):
         """Map the values of the table; a row for which `fn` returns None does not exist.
 
         Args:
-            fn: returns the new value. It must be deterministic: unless its annotation rules None
-                out, it is also called with the previous value, so that only existing rows are
-                deleted.
+            fn: returns the new value. It must be deterministic: if its annotation allows None,
+                it is also called with the previous value, so that only existing rows are deleted.
             name: the operator's name.
             on_error: the policy for rows on which `fn` fails; the app's policy by default.
         """

@@ -39,6 +39,7 @@ def prepare(directory: Path) -> None:
     """Write the pages and pictures of the site into an empty directory."""
     shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(ROOT / "docs/images", directory / "images")
+    shutil.copy(ROOT / "tools/site/site.css", directory)
     for path, text in pages():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_text(text)
