@@ -148,6 +148,16 @@ def test_manifests_of_an_app_run_its_workers() -> None:
     assert pods["spec"]["replicas"] == 2
 
 
+def test_the_manifests_pass_the_schemas_of_kubernetes() -> None:
+    schemas = pytest.importorskip(
+        "kubernetes_validate", reason="pip install kubernetes-validate (108 MB of schemas)"
+    )
+    brokers = printed("generate", "kubernetes")
+    workers = printed("-A", APP, "generate", "kubernetes", "--name", "shop")
+    for each in (*parsed(brokers), *parsed(workers)):
+        schemas.validate(each, schemas.latest_version(), strict=True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
