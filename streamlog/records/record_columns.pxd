@@ -49,6 +49,9 @@ cdef class FieldColumns:
     )
     cdef tuple _sized(self, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t room_bytes)
 
+@cython.locals(found=cython.Py_ssize_t)
+cpdef Py_ssize_t record_bytes(object key, object value, object headers) except -1
+
 cpdef bint has_none(object column) except -1
 
 cpdef bint all_ascii(object column) except -1

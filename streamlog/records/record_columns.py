@@ -28,6 +28,7 @@ __all__ = [
     "called",
     "first_outside",
     "has_none",
+    "record_bytes",
     "running_max",
     "suffixed",
     "total_bytes",
@@ -319,6 +320,14 @@ class FieldColumns:
                 return at, total
             total += size
         return stop, total
+
+
+def record_bytes(key: bytes | None, value: bytes | None, headers: Iterable[Any]) -> int:
+    """Return the most bytes that a record needs in a batch, before compression."""
+    found = _RECORD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+    for name, content in headers:
+        found += _HEADER_BYTES + len(name) + (len(content) if content else 0)
+    return found
 
 
 def has_none(column: Sequence[Any]) -> bool:

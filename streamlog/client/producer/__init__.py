@@ -32,7 +32,6 @@ from streamlog.client.producer.accumulator import (
     Headers,
     StickyPartitions,
     partition_of_key,
-    record_bytes,
 )
 from streamlog.client.producer.refused_records import RefusedRecord
 from streamlog.client.producer.sender import BulkReceipt, Receipt, RecordMetadata, Sender
@@ -52,7 +51,7 @@ from streamlog.record import TopicPartition
 from streamlog.records.compression import Compression
 from streamlog.records.packed_records import PackedRecords
 from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
-from streamlog.records.record_columns import FieldColumns
+from streamlog.records.record_columns import FieldColumns, record_bytes
 from streamlog.transport.socket_buffers import check_buffers
 
 Acks: TypeAlias = Literal["all", 0, 1]
@@ -306,10 +305,12 @@ class Producer:
             self._check_partition(topic, chosen := partition, count)
         elif key is None:
             chosen = self._sticky.choose(topic, count)
-        else:
+        elif self._partitioners:
             chosen = self._partition_of(topic, key, count)
+        else:
+            chosen = self._partition_of_key(key, count)
         record = (clock.wall_ms() if timestamp_ms is None else timestamp_ms, key, value, headers)
-        size_bytes = record_bytes(record)
+        size_bytes = record_bytes(key, value, headers)
         if self._waiting_callers or accumulator.used_bytes + size_bytes > self._buffer_bytes:
             await self._make_room(size_bytes)
             now_ms = clock.now_ms()
@@ -327,11 +328,15 @@ class Producer:
         if appended is not _JOINED:
             self._sender.look()
             if key is None and partition is None:
-                if appended is AppendedRecord.FILLED:
-                    self._sticky.turn(topic, chosen, count)
-                else:
-                    self._sticky.begin(topic, self._accumulator.newest(topic, chosen))
+                self._stick(topic, chosen, count, appended)
         return delivery
+
+    def _stick(self, topic: str, chosen: int, count: int, appended: AppendedRecord) -> None:
+        """Choose the partition of the next records without a key, after a batch began or filled."""
+        if appended is AppendedRecord.FILLED:
+            self._sticky.turn(topic, chosen, count)
+        else:
+            self._sticky.begin(topic, self._accumulator.newest(topic, chosen))
 
     def partition_by(self, partitioners: Mapping[str, Partitioner]) -> None:
         """Choose the partitions of keys with other functions than the default, per topic.

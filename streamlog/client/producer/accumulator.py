@@ -41,11 +41,7 @@ from streamlog.records.batch import encode_columns
 from streamlog.records.compression import Compression
 from streamlog.records.murmur2 import murmur2, partitions_of_keys
 from streamlog.records.packed_records import PackedRecords
-from streamlog.records.record_columns import (
-    HEADER_OVERHEAD_BYTES,
-    RECORD_OVERHEAD_BYTES,
-    FieldColumns,
-)
+from streamlog.records.record_columns import FieldColumns
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Fields: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
@@ -615,21 +611,6 @@ class Accumulator(Generic[T]):
 
     def _is_late(self, batch: ProducerBatchBuffer[T], now_ms: int) -> bool:
         return now_ms - batch.created_ms >= self._limits.delivery_timeout_ms
-
-
-def record_bytes(record: Fields) -> int:
-    """Return the most bytes that a record needs in a batch, before compression."""
-    _, key, value, headers = record
-    return (
-        RECORD_OVERHEAD_BYTES
-        + (len(key) if key else 0)
-        + (len(value) if value else 0)
-        + (_headers_bytes(headers) if headers else 0)
-    )
-
-
-def _headers_bytes(headers: Headers) -> int:
-    return sum(HEADER_OVERHEAD_BYTES + len(name) + len(value or b"") for name, value in headers)
 
 
 def _must_land_first(other: ProducerBatchBuffer[T], head: ProducerBatchBuffer[T]) -> bool:

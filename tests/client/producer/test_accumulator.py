@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.client.producer.accumulator import (
-    RECORD_OVERHEAD_BYTES,
     SEQUENCE_MASK,
     Accumulator,
     AppendedRecord,
@@ -18,14 +17,17 @@ from streamlog.client.producer.accumulator import (
     Fields,
     ProducerBatchBuffer,
     ProducerIdentity,
-    record_bytes,
 )
 from streamlog.errors import MessageTooLarge
 from streamlog.record import TopicPartition
 from streamlog.records.batch import RecordBatch
 from streamlog.records.compression import Compression
 from streamlog.records.packed_records import PackedRecords
-from streamlog.records.record_columns import FieldColumns
+from streamlog.records.record_columns import (
+    RECORD_OVERHEAD_BYTES,
+    FieldColumns,
+    record_bytes,
+)
 
 PART = TopicPartition("t", 0)
 RECORD_BYTES = RECORD_OVERHEAD_BYTES + 10
@@ -67,7 +69,7 @@ def fill(
     one: Accumulator[int], count: int, *, start: int = 0, now_ms: int = 0
 ) -> list[AppendedRecord]:
     return [
-        one.append(PART, record(n), n, size_bytes=record_bytes(record(n)), now_ms=now_ms)
+        one.append(PART, record(n), n, size_bytes=record_bytes(*record(n)[1:]), now_ms=now_ms)
         for n in range(start, start + count)
     ]
 
