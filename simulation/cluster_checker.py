@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from simulation.load.mix import PARTITIONS
 from simulation.node import DIRECTORY
 from streamlog.broker.storage.data_directory import partition_folder
+from streamlog.broker.storage.disk.files import names_in
 
 if TYPE_CHECKING:
     from simulation.history import Place
@@ -229,7 +230,8 @@ class ClusterChecker:
         if topic is None:
             return
         folder = f"{DIRECTORY}/{partition_folder(topic.topic_id, place[1])}"
-        for name in node.disk.list(folder):
+        # The first record makes the folder.
+        for name in names_in(node.disk, folder):
             if name.endswith(".log"):
                 file = node.disk.open(f"{folder}/{name}")
                 yield from _batches(file.read(file.size(), 0))

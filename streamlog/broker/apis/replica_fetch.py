@@ -21,6 +21,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -109,6 +111,22 @@ class Names(Protocol):
         ...
 
 
+class News(IntEnum):
+    """What a response would tell a follower of a partition."""
+
+    NONE = 0
+    COMMIT = 1
+    """Only a higher high watermark: it can go along with the next records."""
+    URGENT = 2
+
+
+def _ends_of(data: PartitionData) -> tuple[int, int] | None:
+    """Return the high watermark and the log start offset; None for an error."""
+    if data.error_code or data.diverging_epoch is not None:
+        return None
+    return data.high_watermark, data.log_start_offset
+
+
 @dataclass(slots=True)
 class _Asked:
     """One partition of a fetch, with what the leader decided when the request arrived."""
@@ -123,16 +141,18 @@ class _Asked:
     sent_ends: tuple[int, int] | None = None
     """In a session, the high watermark and log start offset that the follower got last."""
 
-    def has_news(self, data: PartitionData) -> bool:
-        """Whether a response has to contain the partition; `data` counts as sent from now on."""
-        is_error = bool(data.error_code) or data.diverging_epoch is not None
-        ends = None if is_error else (data.high_watermark, data.log_start_offset)
-        before, self.sent_ends = self.sent_ends, ends
-        return ends is None or ends != before or bool(data.records)
+    def news_in(self, data: PartitionData) -> News:
+        """Return what is new in `data` for the follower."""
+        ends = _ends_of(data)
+        if ends is None or self.sent_ends is None or data.records:
+            return News.URGENT
+        if ends[1] != self.sent_ends[1]:
+            return News.URGENT
+        return News.NONE if ends == self.sent_ends else News.COMMIT
 
     def is_behind(self, data: PartitionData) -> bool:
         """Whether there may be more to say after `data`: an error, or further records."""
-        if data.error_code or data.diverging_epoch is not None or self.replica is None:
+        if _ends_of(data) is None or self.replica is None:
             return True
         return self.wanted.fetch_offset < self.replica.log.log_end_offset
 
@@ -142,7 +162,7 @@ class _Waiting:
     """A request of a session that waits for news."""
 
     request: FetchRequest
-    answer: asyncio.Future[Message]
+    answer: PromptFuture[Message]
     deadline_ms: int
 
 
@@ -212,6 +232,8 @@ class ReplicaFetches:
         )
         self._alarm = alarm.by
         replicas.on_fetch_progress = self.on_progress
+        self._turn = turn
+        replicas.on_commit = self._on_commit
         replicas.on_applied = self._on_applied
 
     def begin(self, request: FetchRequest) -> Message | asyncio.Future[Message]:
@@ -249,6 +271,27 @@ class ReplicaFetches:
         Later, not now: more appends in this turn then leave in one response.
         """
         self._delayed.on_append(topic, partition, ANY_BYTES)
+        for session in self._make_due(topic, partition):
+            if session.waiting is not None and not session.is_woken:
+                session.is_woken = True
+                self._turn.later(partial(self._look, session))
+
+    def _on_commit(self, topic: str, partition: int) -> None:
+        """Let followers learn a higher high watermark: with the next records, or in a while.
+
+        1. A record is appended, and goes to both followers. 2. Their next fetches commit it. 3. If
+        that were answered at once, each record would cost each follower two requests. Nothing here
+        waits for a follower to know what is committed, except readers that are sent to it.
+        """
+        if self._replicas.node.sends_readers_near:
+            self.on_progress(topic, partition)
+            return
+        self._delayed.on_append(topic, partition, ANY_BYTES)
+        for _ in self._make_due(topic, partition):
+            pass
+
+    def _make_due(self, topic: str, partition: int) -> Iterator[_Session]:
+        """Note that there may be news of a partition; yield the sessions that contain it."""
         for session, key in self._sessions.watching((topic, partition)):
             asked = session.parts[key]
             if key not in session.due and asked.replica is not None:
@@ -257,9 +300,7 @@ class ReplicaFetches:
                 # It was dropped, and its log may go: the fetch gets an error.
                 asked.replica = None
             session.due[key] = None
-            if session.waiting is not None and not session.is_woken:
-                session.is_woken = True
-                asyncio.get_running_loop().call_soon(self._look, session)
+            yield session
 
     @property
     def delayed(self) -> int:
@@ -305,7 +346,7 @@ class ReplicaFetches:
         for topic, parts, answered in zip(request.topics, asked, response.responses, strict=True):
             self._keep(session, topic, parts)
             for each, data in zip(parts, answered.partitions, strict=True):
-                each.has_news(data)
+                each.sent_ends = _ends_of(data)
         return response
 
     def _continue(
@@ -328,7 +369,7 @@ class ReplicaFetches:
         response, held_ms = self._news(session, request, now_ms)
         if response.responses or request.max_wait_ms <= 0:
             return response
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        answer: PromptFuture[Message] = PromptFuture()
         wait_ms = min(request.max_wait_ms, FETCH_WAIT_MS_MAX, held_ms or FETCH_WAIT_MS_MAX)
         session.waiting = _Waiting(request, answer, now_ms + wait_ms)
         self._alarm(now_ms + wait_ms)
@@ -369,28 +410,45 @@ class ReplicaFetches:
         self._settle(session, key, asked)
 
     def _news(
-        self, session: _Session, request: FetchRequest, now_ms: int
+        self, session: _Session, request: FetchRequest, now_ms: int, *, is_due: bool = False
     ) -> tuple[FetchResponse, int]:
-        """Return a response with what is new, and how long the quota holds the rest back, in ms."""
+        """Return a response with what is new, and how long the quota holds the rest back, in ms.
+
+        With `is_due` it contains high watermarks even if there is nothing else.
+        """
         quota = self._replicas.leader_quota
         exceeded_ms = quota.exceeded_for_ms(now_ms)
         reading = _Reading(request, is_exceeded=exceeded_ms > 0)
-        topics: dict[bytes, FetchableTopicResponse] = {}
+        found: list[tuple[Key, _Asked, PartitionData]] = []
+        is_due = is_due or request.max_wait_ms <= 0
         for key in list(session.due):
             asked = session.parts[key]
             data = reading.read(asked)
+            news = asked.news_in(data)
+            is_due = is_due or news is News.URGENT or self._replicas.node.sends_readers_near
+            if news:
+                found.append((key, asked, data))
+            elif not asked.is_behind(data):
+                del session.due[key]
+        quota.record(reading.throttled_bytes, now_ms)
+        topics = self._send(session, found) if is_due else []
+        response = FetchResponse(responses=topics, session_id=session.session_id)
+        return response, exceeded_ms if reading.has_held else 0
+
+    def _send(
+        self, session: _Session, found: list[tuple[Key, _Asked, PartitionData]]
+    ) -> list[FetchableTopicResponse]:
+        """Return the topics of a response, whose contents count as sent."""
+        topics: dict[bytes, FetchableTopicResponse] = {}
+        for key, asked, data in found:
+            asked.sent_ends = _ends_of(data)
             if asked.replica is None:
                 self._sessions.forget(session, key)
             elif not asked.is_behind(data):
                 del session.due[key]
-            if asked.has_news(data):
-                topic_id = key[0]
-                topics.setdefault(
-                    topic_id, FetchableTopicResponse(topic_id=topic_id)
-                ).partitions.append(data)
-        quota.record(reading.throttled_bytes, now_ms)
-        response = FetchResponse(responses=list(topics.values()), session_id=session.session_id)
-        return response, exceeded_ms if reading.has_held else 0
+            topic = topics.setdefault(key[0], FetchableTopicResponse(topic_id=key[0]))
+            topic.partitions.append(data)
+        return list(topics.values())
 
     def _look(self, session: _Session) -> None:
         """Answer the request of a session if there is news for it."""
@@ -406,7 +464,7 @@ class ReplicaFetches:
     def _answer_session(self, session: _Session, waiting: _Waiting, now_ms: int) -> None:
         """Answer a request whose time has passed, even without news."""
         session.waiting = None
-        response, _ = self._news(session, waiting.request, now_ms)
+        response, _ = self._news(session, waiting.request, now_ms, is_due=True)
         waiting.answer.set_result(response)
 
     def _refuse_waiting(self, session: _Session) -> None:

@@ -79,7 +79,11 @@ class OtherReplicas(Protocol):
         ...
 
     def on_progress(self, topic: str, partition: int) -> None:
-        """Answer fetches that wait for new records or a higher high watermark."""
+        """Answer fetches of followers that wait for new records, or another state."""
+        ...
+
+    def on_committed(self, topic: str, partition: int) -> None:
+        """Tell followers of a higher high watermark."""
         ...
 
     def keep_checkpoints(self) -> None:
@@ -572,7 +576,7 @@ class PartitionReplica:
         del self._uncommitted[:committed]
         self._on_committed(size_bytes)
         if self.is_leader:
-            self._node.neighbours.on_progress(self.topic, self.index)
+            self._node.neighbours.on_committed(self.topic, self.index)
 
     def change_log(self, effect: Truncate | StartAt | AdvanceLogStart | StopReplica) -> None:
         """Perform an effect that cuts the log, or stops the replica.

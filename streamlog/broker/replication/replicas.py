@@ -201,6 +201,8 @@ class Replicas:
         )
         self.on_fetch_progress: OnProgress = _ignore
         """Called with a partition whose waiting fetches can be answered."""
+        self.on_commit: OnProgress = _ignore
+        """Called with a partition whose high watermark has risen."""
         self.on_applied: OnProgress = _ignore
         """Called with a partition whose committed state, or in-sync set, may be another one."""
         self.leader_quota = ReplicationQuota(config.leader_throttled_rate)
@@ -361,6 +363,10 @@ class Replicas:
     def on_progress(self, topic: str, partition: int) -> None:
         """See `OtherReplicas`."""
         self.on_fetch_progress(topic, partition)
+
+    def on_committed(self, topic: str, partition: int) -> None:
+        """See `OtherReplicas`."""
+        self.on_commit(topic, partition)
 
     def keep_checkpoints(self) -> None:
         """See `OtherReplicas`."""

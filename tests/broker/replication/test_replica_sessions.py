@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.broker.config.cluster import ReplicationConfig
 from streamlog.broker.replication.replica_sessions import (
     EPOCH_MAX,
     FollowerSessions,
@@ -110,6 +111,46 @@ async def test_an_idle_partition_is_in_no_request_and_no_response(cluster: Clust
     named = [topic.partitions[0] for each in watched.requests for topic in each.topics]
     assert {each.fetch_offset for each in named} == {2}
     assert all(node.content() == leader.content() for node in cluster.nodes)
+
+
+@story
+async def test_a_commit_goes_along_with_the_next_records(cluster: Cluster) -> None:
+    leader = cluster.nodes[0]
+    watched = Watched(leader)
+    await leader.produce(b"a")
+    await settle(cluster)
+    watched.clear()
+    began_ms = leader.broker.clock.now_ms()
+    for number in range(20):
+        await leader.produce(b"%d" % number)
+    bare = [
+        each
+        for each in watched.responses
+        if not any(data.records for topic in each.responses for data in topic.partitions)
+    ]
+    # Only a request whose time passes is answered without records.
+    waits = (leader.broker.clock.now_ms() - began_ms) // ReplicationConfig().fetch_wait_max_ms
+    assert len(bare) <= 2 * (waits + 1)
+    await cluster.until(lambda: all(node.partition.high_watermark == 21 for node in cluster.nodes))
+
+
+@story
+async def test_a_leader_that_sends_readers_to_followers_tells_commits_at_once(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.nodes[0]
+    leader.replicas.node.sends_readers_near = True
+    watched = Watched(leader)
+    await leader.produce(b"a")
+    await settle(cluster)
+    ends = [
+        (bool(data.records), data.high_watermark)
+        for each in watched.responses
+        for topic in each.responses
+        for data in topic.partitions
+    ]
+    assert (False, 1) in ends
+    assert all(node.partition.high_watermark == 1 for node in cluster.nodes)
 
 
 @story
