@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
 
 from streamlog import repeated
 from streamlog.errors import (
@@ -150,10 +150,19 @@ async def _answer_refusal(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status, headers = error.status_code, error.headers
         message = f"{request.method} {request.url.path}: {error.detail}"
-        allowed = (headers or {}).get("Allow")
-        message += f"; {request.url.path} takes {allowed}" if allowed else ""
+        if allowed := _methods_of(request):
+            headers = {"Allow": allowed}
+            message += f"; {request.url.path} takes {allowed}"
     paths = ["/live", "/ready", "/metrics", "/tables", "/hot-keys"]
     return json_answer({"error": message, "paths": paths}, status, headers)
+
+
+def _methods_of(request: Request) -> str:
+    """Return the methods that the path of a request takes, if it takes some but not this one."""
+    # Starlette names those of the first route alone, and a path may have one for each method.
+    routes = [each for each in request.app.routes if isinstance(each, Route)]
+    partial = [each for each in routes if each.matches(request.scope)[0] is Match.PARTIAL]
+    return ", ".join(sorted({method for each in partial for method in each.methods or ()}))
 
 
 async def _answer_failure(request: Request, error: Exception) -> Response:

@@ -80,8 +80,7 @@ def test_an_answer_to_another_method_names_those_that_the_path_takes() -> None:
     refused = asyncio.run(request_from(site, "/ready", method="DELETE"))
     assert refused.status == 405
     error = msgspec.json.decode(refused.body)["error"]
-    assert error.startswith("DELETE /ready: Method Not Allowed; /ready takes ")
-    assert {*error.rpartition(" takes ")[2].split(", ")} == {"GET", "HEAD"}
+    assert error == "DELETE /ready: Method Not Allowed; /ready takes GET, HEAD"
 
 
 def test_a_failing_page_is_answered_with_a_json_error() -> None:
