@@ -12,13 +12,15 @@ from typing import Any
 
 import boto3
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from streamlog import App, Emit, tumbling
-from streamlog.cli.one_app.state_commands import state
+from streamlog.cli.one_app.state_commands import complete_stores, state
 from streamlog.client.admin import NewTopic
 from streamlog.durations import moment
 from streamlog.errors import CorruptData, UsageError
@@ -118,6 +120,11 @@ def test_rows_are_those_of_plain_python(app: App, tmp_path: Path) -> None:
         [w for w in windows if w[0] == "ann"]
     )
     run("get", where, "sum", "nobody-else", code=1)
+    context = typer.Context(get_command(state))
+    context.params["where"] = where
+    assert complete_stores(context, "su") == ["sum"]
+    context.params["where"] = str(tmp_path)
+    assert complete_stores(context, "") == []
     (listed,) = [each for each in json.loads(run("ls", where, "--json")) if each["store"] == "sum"]
     assert (listed["task"], listed["rows"]) == ("0_0", len(sums))
     assert listed["changelog_offset"] > 0

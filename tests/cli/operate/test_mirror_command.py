@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from chaos.ports import reserved_ports
@@ -19,7 +21,7 @@ from streamlog.broker.config.security import SecurityConfig
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.cli.operate.mirror_command import link_settings, mirror
 from streamlog.cli.operate.mirror_promotion import login_here
-from streamlog.cli.session import Session
+from streamlog.cli.session import Session, complete_links
 from streamlog.cli.topics_command import topics
 from streamlog.client.admin import Admin, LinkDescription, NewTopic
 from streamlog.errors import ConfigError, ConnectionLost, LogError, UsageError
@@ -94,6 +96,10 @@ def test_a_link_is_created_described_paused_resumed_and_kept_while_it_mirrors() 
         assert "link east mirrors 2 topics of cluster" in said
         assert "eu.orders, eu.users" in said
         assert f"streamlog mirror describe east --log {clusters.target}" in said
+        context = typer.Context(get_command(mirror), obj=Session())
+        context.params["log"] = clusters.target
+        assert complete_links(context, "e") == ["east"]
+        assert complete_links(context, "w") == []
         active = clusters.until(
             lambda each: (
                 len(each) == 2
