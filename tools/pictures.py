@@ -17,7 +17,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
 PAGES: Final = {"topology": "topology"}
-SIZE: Final = "1300,760"
+SIZE: Final = "1400,860"
 LOAD_MS: Final = 20_000
 """The pages stay open for updates, so Chromium has to be told when to take the picture."""
 

@@ -38,6 +38,8 @@ TURN = 17
 """Between a column and the first vertical piece of an arrow, so that frames have room."""
 CORNER = 6
 """The radius of an arrow's corners."""
+LOST = 3
+"""How many arrows between lines are better than a line without a box of the group."""
 MARGIN = 20
 TITLE = 22
 TEXT_CHARACTERS_MAX = 48
@@ -107,10 +109,7 @@ def _lines(
     columns = columns_of(names, [arrow for _, arrow in arrows])
     used = {column: at for at, column in enumerate(sorted({*columns.values()}))}
     columns = {name: used[column] for name, column in columns.items()}
-    widths = [0.0] * len(used)
-    for box in band:
-        widths[columns[box.id]] = max(widths[columns[box.id]], box_width(box))
-    lines = _broken(widths, columns, [arrow for _, arrow in arrows], width)
+    lines = _broken(band, columns, [arrow for _, arrow in arrows], width)
     for number, chosen in enumerate(lines):
         here = {name: columns[name] - chosen[0] for name in names if columns[name] in chosen}
         chains = dict(_chains(here, arrows))
@@ -123,9 +122,13 @@ def _lines(
 
 
 def _broken(
-    widths: Sequence[float], columns: Mapping[str, int], arrows: Sequence[Arrow], room: float
+    band: Sequence[Box], columns: Mapping[str, int], arrows: Sequence[Arrow], room: float
 ) -> list[range]:
     """Return the columns of each line: few lines, few arrows between them, of about one width."""
+    widths = [0.0] * (max(columns.values()) + 1)
+    for box in band:
+        widths[columns[box.id]] = max(widths[columns[box.id]], box_width(box))
+    of_groups = {columns[box.id] for box in band if box.group}
     ends = [sorted((columns[arrow.start], columns[arrow.end])) for arrow in arrows]
     cuts = [sum(low < at <= high for low, high in ends) for at in range(len(widths) + 1)]
 
@@ -141,7 +144,9 @@ def _broken(
                 break
             lines, cut, widest, others = best(end)
             line = range(begin, end)
-            found.append((lines + 1, cut + cuts[end], max(widest, used), [line, *others]))
+            # A line of topics alone looks forgotten.
+            cost = cuts[end] + (0 if of_groups.intersection(line) else LOST)
+            found.append((lines + 1, cut + cost, max(widest, used), [line, *others]))
         return min(found, key=lambda each: each[:3])
 
     return best(0)[3]
@@ -236,8 +241,8 @@ class _Page:
             top += TITLE if line.has_title else 0
             self._set_columns(line, left)
             top = self._set_rows(line, number, top)
-            is_last_of_band = number + 1 == len(self._lines) or self._lines[number + 1].has_title
-            top += PADDING if is_last_of_band else 0
+            # A frame may end here, and its border is no place for arrows.
+            top += PADDING
         bottom = self._leave_gap(len(self._lines), top)
         return (bottom if bottom > top + GAP_LINES else top) + MARGIN
 
