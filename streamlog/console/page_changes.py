@@ -31,6 +31,7 @@ from streamlog.console.pages.group_pages import Move, ResetForm, reset
 from streamlog.console.pages.mirror_pages import mirror
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import address, heading_row, notice
+from streamlog.console.pages.partition_form import PartitionsLook, add_partitions, wanted_of
 from streamlog.console.pages.topic_forms import (
     NewTopicForm,
     SettingRow,
@@ -41,7 +42,7 @@ from streamlog.console.pages.topic_forms import (
     write_form,
     written_of,
 )
-from streamlog.errors import NotAuthorized, StreamlogError, UsageError
+from streamlog.errors import NotAuthorized, StreamlogError, UsageError, quantity
 from streamlog.log import Log
 
 Form: TypeAlias = Mapping[str, str]
@@ -102,6 +103,11 @@ def change_of(  # noqa: PLR0911 - one for each change
             return PageChange(
                 f"change settings of topic {name}",
                 lambda form, token: alter(watch.log, name, form, token),
+            )
+        case ("topics", name, "partitions"):
+            return PageChange(
+                f"add partitions to topic {name}",
+                lambda form, token: grow(watch.log, name, form, token),
             )
         case ("topics", name, "delete"):
             return PageChange(
@@ -311,6 +317,48 @@ async def write(log: Log, name: str, form: Form, token: str) -> Made:
     see = address("topics", name, "messages", partition=sent.partition, begin="offset",
                   at=sent.offset, open=1)  # fmt: skip
     return Made(what=what, see=see)
+
+
+async def look_at_partitions(log: Log, name: str) -> PartitionsLook:
+    """Return how many partitions a topic has now.
+
+    Raises:
+        UnknownTopicOrPartition: there is no such topic.
+    """
+    topic = await _topic(log, name)
+    return PartitionsLook(name, topic.partitions, topic.is_internal)
+
+
+async def try_partitions(log: Log, look: PartitionsLook, form: Form) -> int:
+    """Return how many partitions a topic would have; the log is asked whether it agrees.
+
+    Raises:
+        StreamlogError: it does not.
+    """
+    wanted = wanted_of(look, form)
+    await _own_topic(log, look.topic)
+    await log.admin().create_partitions(look.topic, wanted, validate_only=True)
+    return wanted
+
+
+async def grow(log: Log, name: str, form: Form, token: str) -> Made:
+    """Add partitions to a topic."""
+    what, look = f"add partitions to topic {name}", PartitionsLook(name, 0, is_internal=False)
+    try:
+        look = await look_at_partitions(log, name)
+        wanted = wanted_of(look, form)
+        what = f"add partitions to topic {name}: {look.partitions} to {wanted}"
+        await _own_topic(log, name)
+        if form.get("before") != str(look.partitions):
+            raise UsageError(
+                f"{name} has {quantity(look.partitions, 'partition')} by now, and the dry run was"
+                " for another number: repeat it"
+            )
+        await log.admin().create_partitions(name, wanted)
+    except StreamlogError as error:
+        view = add_partitions(look, form, None, token, error=str(error))
+        return Made(what=what, error=str(error), view=view)
+    return Made(what=what, see=address("topics", name, "partitions"))
 
 
 async def _topic(log: Log, name: str) -> TopicDescription:

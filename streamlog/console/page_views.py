@@ -18,7 +18,11 @@ from streamlog.console.group_looks import look_at_group, plan_reset
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import find
-from streamlog.console.page_changes import look_at_settings
+from streamlog.console.page_changes import (
+    look_at_partitions,
+    look_at_settings,
+    try_partitions,
+)
 from streamlog.console.pages.broker_pages import brokers
 from streamlog.console.pages.change_pages import Change, changes
 from streamlog.console.pages.connector_pages import (
@@ -41,6 +45,7 @@ from streamlog.console.pages.mirror_pages import mirror, mirrors
 from streamlog.console.pages.overview_page import overview
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import ROOT, heading_row, nothing, notice
+from streamlog.console.pages.partition_form import add_partitions
 from streamlog.console.pages.schema_pages import (
     Checked,
     no_registry,
@@ -175,8 +180,10 @@ class PageViews:
                 return write_form(name, query, token)
             case (name, "groups"):
                 return readers(sight, name, query)
+            case (name, "partitions") if query.get("add"):
+                return await self._more_partitions(name, query, token)
             case (name, "partitions"):
-                return partitions(sight, name, query)
+                return partitions(sight, name, query, can_add=token is not None)
             case (name, "settings"):
                 return await self._settings(name, query, token)
             case _:
@@ -188,6 +195,19 @@ class PageViews:
             return settings(await look_at_settings(self._watch.log, name), query, token)
         except UnknownTopicOrPartition:
             return no_topic(name)
+
+    async def _more_partitions(self, name: str, query: Query, token: str | None) -> View:
+        wanted, error = None, ""
+        try:
+            look = await look_at_partitions(self._watch.log, name)
+        except UnknownTopicOrPartition:
+            return no_topic(name)
+        if query.get("try"):
+            try:
+                wanted = await try_partitions(self._watch.log, look, query)
+            except StreamlogError as refused:
+                error = str(refused)
+        return add_partitions(look, query, wanted, token, error=error)
 
     async def _messages(self, name: str, query: Query) -> View:
         try:

@@ -52,6 +52,7 @@ BROKER = {
     "write": "topics/orders/write",
     "readers": "topics/orders/groups?partition=0&offset=2",
     "partitions": "topics/orders/partitions",
+    "add": "topics/orders/partitions?add=1&try=1&partitions=8",
     "settings": "topics/orders/settings?edit=retention.ms",
     "groups": "groups",
     "group": "groups/billing",
@@ -113,13 +114,14 @@ def draw_sheets() -> None:
 
 
 def _sheet(paths: list[Path], width: int) -> Image.Image:
-    per_row = 2800 // width
-    height = width * 5 // 4
+    per_row = 2100 // width
+    height = width * (3 if width > 500 else 8) // 4
     rows = -(-len(paths) // per_row)
     sheet = Image.new("RGB", (per_row * (width + 16), rows * (height + 32)), "gray")
     for at, path in enumerate(paths):
         shot = Image.open(path).convert("RGB")
-        shot = shot.resize((width, shot.height * width // shot.width)).crop((0, 0, width, height))
+        shot = shot.resize((width, shot.height * width // shot.width))
+        shot = shot.crop((0, 0, width, min(height, shot.height)))
         left, top = at % per_row * (width + 16), at // per_row * (height + 32)
         sheet.paste(shot, (left, top + 20))
         ImageDraw.Draw(sheet).text((left + 4, top + 4), path.stem, fill="white")

@@ -39,6 +39,7 @@ PAGES = (
     "/console/topics/orders/write",
     "/console/topics/orders/groups?partition=0&offset=2",
     "/console/topics/orders/partitions",
+    "/console/topics/orders/partitions?add=1&try=1&partitions=4",
     "/console/topics/orders/settings?q=retention&edit=retention.ms",
     "/console/groups",
     "/console/groups/team%2Fbilling",

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.client.admin import NewTopic
+from streamlog.console.pages.partition_form import kept_share
 from streamlog.console.pages.topic_forms import new_topic_of, written_of
 from streamlog.errors import UsageError
 from streamlog.http_access import user_file
@@ -81,6 +82,48 @@ def test_a_topic_is_created_changed_and_deleted() -> None:
             assert f"delete topic {NAME} done" in said
 
     asyncio.run(main())
+
+
+def test_partitions_are_added_after_a_dry_run_and_only_to_what_it_has_shown() -> None:
+    to = f"/console/topics/{NAME}/partitions"
+
+    async def main() -> None:
+        async with console() as (browser, log):
+            await log.admin().create_topics([NewTopic(NAME, 4)])
+            await wait_for(browser, to, "Add partitions")
+            for typed, said in (("4", "a larger number"), ("x", "whole number"), ("", "larger")):
+                refused = await browser.get(f"{to}?add=1&try=1&partitions={typed}")
+                assert said in Page(refused.text).text, typed
+            dry = f"{to}?add=1&try=1&partitions=6"
+            assert "about 67% of all keys" in Page((await browser.get(dry)).text).text
+            early = Page((await browser.get(dry)).text).fields()
+            assert await partition_count(log) == 4
+            answer, _ = await send(browser, dry, to)
+            assert answer.url.path == to
+            assert await partition_count(log) == 6
+            # Its dry run was about a topic of four partitions.
+            late = await browser.post(to, data=early | {"partitions": "9"})
+            assert "repeat it" in Page(late.text).text
+            forged = await browser.post(to, data=early | {"token": "x"})
+            assert forged.status_code == 403
+            assert await partition_count(log) == 6
+            said = Page((await browser.get("/console/changes")).text).text
+            assert f"add partitions to topic {NAME}: 4 to 6 done" in said
+
+    asyncio.run(main())
+
+
+async def partition_count(log: Log) -> int:
+    (topic,) = await log.admin().describe_topics([NAME])
+    return topic.partitions
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_the_share_of_keys_that_stay_is_what_counting_hashes_gives(before: int, more: int) -> None:
+    after = before + more
+    # Remainders repeat after the product of both, so these hashes stand for all.
+    stay = sum(each % before == each % after for each in range(before * after))
+    assert kept_share(before, after) == pytest.approx(stay / (before * after))
 
 
 async def values(log: Log, *names: str) -> list[str | None]:
@@ -164,6 +207,7 @@ def test_internal_topics_are_neither_deleted_nor_written_to() -> None:
             for to, fields in (
                 (f"{own}/delete", {"name": INTERNAL}),
                 (f"{own}/write", {"value": "x"}),
+                (f"{own}/partitions", {"partitions": "99", "before": "50"}),
                 (f"{own}/settings", {"setting": "retention.ms", "value": "1"}),
             ):
                 _, page = await send(browser, CREATE, to, **fields)
@@ -187,13 +231,19 @@ def test_readers_see_the_pages_and_change_nothing(
         async with console(config) as (browser, log):
             await log.admin().create_topics([NewTopic(NAME, 1)])
             ben = httpx.BasicAuth("ben", "secret")
-            for path in (CREATE, WRITE, SETTINGS):
+            dry = f"/console/topics/{NAME}/partitions?add=1&try=1&partitions=2"
+            for path in (CREATE, WRITE, SETTINGS, dry):
                 page = Page((await browser.get(path, auth=ben)).text)
                 assert "an operator can do this" in page.text
                 assert not [f for tag, f in page.tags if f.get("method") == "post"]
             ann = httpx.BasicAuth("ann", "secret")
             stolen = Page((await browser.get(WRITE, auth=ann)).text).fields()
-            for to in ("topics", f"topics/{NAME}/delete", f"topics/{NAME}/write"):
+            for to in (
+                "topics",
+                f"topics/{NAME}/partitions",
+                f"topics/{NAME}/delete",
+                f"topics/{NAME}/write",
+            ):
                 form = stolen | {"name": NAME, "value": "x"}
                 answer = await browser.post(f"/console/{to}", data=form, auth=ben)
                 assert answer.status_code == 403, to

@@ -210,9 +210,7 @@ def letters(
         rows_of(_HEADINGS, [_row(topic, each) for each in shown.rows], name="Dead letters")
         if shown.rows
         else nothing("No letter fits."),
-        pager(shown, lambda page: address("letters", topic, **kept, page=page), "letters")
-        if shown.total
-        else None,
+        pager(shown, lambda page: address("letters", topic, **kept, page=page), "letters"),
         _send_all(topic, found, token),
     )
     return View(title=f"Letters of {topic}", content=content, is_live=False)

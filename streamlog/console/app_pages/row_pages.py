@@ -88,7 +88,7 @@ def tables(found: Sequence[TableLook], query: Mapping[str, str]) -> View:
         )
         if shown.rows
         else nothing("This app keeps no table.", "Give a table or an aggregation a name="),
-        pager(shown, lambda page: address("tables", page=page), "tables") if shown.total else None,
+        pager(shown, lambda page: address("tables", page=page), "tables"),
     )
     return View(title="Tables", content=content)
 

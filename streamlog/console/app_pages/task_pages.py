@@ -66,7 +66,7 @@ def tasks(
         else nothing(
             "This worker runs no task.", "There may be more workers than tasks, or a rebalance."
         ),
-        pager(shown, lambda page: address("tasks", page=page), "tasks") if shown.total else None,
+        pager(shown, lambda page: address("tasks", page=page), "tasks"),
         h2["Workers of the app"],
         rows_of(
             [Heading("Worker"), Heading("Address"), Heading("Runs"), Heading("Follows")],

@@ -5,24 +5,21 @@ The page of brokers has these as tabs. They are changed on the command line, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
 from streamlog.adviser.log_view import size
-from streamlog.console.markup import Markup, Node, a, code, h1, joined, nav, p
+from streamlog.console.markup import Markup, Node, a, code, h1, joined, nav
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import (
     Heading,
+    Listing,
     address,
     badge,
-    cut,
     heading_row,
     nothing,
-    pager,
-    rows_of,
-    search,
 )
 
 TABS: Final[Mapping[str, str]] = {
@@ -85,10 +82,9 @@ def broker_tabs(current: str) -> Markup:
 
 def moves(found: Sequence[MoveRow], query: Mapping[str, str]) -> View:
     """Return the reassignments of partitions that are under way."""
-    return _list(
-        "moves",
-        found,
-        query,
+    listing = Listing(
+        noun="moves",
+        path=("brokers", "moves"),
         text=lambda each: f"{each.topic}-{each.partition}",
         columns=[
             Heading("Partition"), Heading("Replicas"), Heading("Moves to"), Heading("Leaves"),
@@ -103,14 +99,14 @@ def moves(found: Sequence[MoveRow], query: Mapping[str, str]) -> View:
         ),
         empty=("No partition moves.", "Plan moves: streamlog cluster plan --balance"),
     )  # fmt: skip
+    return _view("moves", listing, found, query)
 
 
 def quotas(found: Sequence[QuotaRow], query: Mapping[str, str]) -> View:
     """Return the quotas of users and client ids."""
-    return _list(
-        "quotas",
-        found,
-        query,
+    listing = Listing(
+        noun="quotas",
+        path=("brokers", "quotas"),
         text=lambda each: " ".join(name or DEFAULT_ENTITY for name in each.entity.values()),
         columns=[Heading("User"), Heading("Client id"), Heading("Quotas")],
         row=lambda each: (
@@ -120,27 +116,27 @@ def quotas(found: Sequence[QuotaRow], query: Mapping[str, str]) -> View:
         ),
         empty=("There are no quotas.", "Set one: streamlog quotas set --user NAME --produce 10MB"),
     )
+    return _view("quotas", listing, found, query)
 
 
 def users(found: Sequence[UserRow], query: Mapping[str, str]) -> View:
     """Return the users with passwords (SCRAM)."""
-    return _list(
-        "users",
-        found,
-        query,
+    listing = Listing(
+        noun="users",
+        path=("brokers", "users"),
         text=lambda each: each.name,
         columns=[Heading("User"), Heading("Mechanisms")],
         row=lambda each: (code[each.name], ", ".join(each.mechanisms)),
         empty=("No user has a password.", "Add one: streamlog users add NAME"),
     )
+    return _view("users", listing, found, query)
 
 
 def acls(found: Sequence[AclRow], query: Mapping[str, str]) -> View:
     """Return the access rules."""
-    return _list(
-        "acls",
-        found,
-        query,
+    listing = Listing(
+        noun="ACLs",
+        path=("brokers", "acls"),
         text=lambda each: f"{each.principal} {each.operation} {each.kind} {each.name}",
         columns=[
             Heading("Principal"), Heading("From"), Heading("Rule"), Heading("Operation"),
@@ -156,6 +152,7 @@ def acls(found: Sequence[AclRow], query: Mapping[str, str]) -> View:
         ),
         empty=("There are no ACLs.", "Add one: streamlog acls add"),
     )  # fmt: skip
+    return _view("acls", listing, found, query)
 
 
 def not_known(tab: str, why: str) -> View:
@@ -165,35 +162,9 @@ def not_known(tab: str, why: str) -> View:
     return View(title=title, content=content, is_live=False)
 
 
-def _list(
-    tab: str,
-    found: Sequence[T],
-    query: Mapping[str, str],
-    *,
-    text: Callable[[T], str],
-    columns: Sequence[Heading],
-    row: Callable[[T], Sequence[Node]],
-    empty: tuple[str, str],
-) -> View:
-    # Each list is whole: it is short, and a search in it needs no request of its own.
-    title, words = TABS[tab], query.get("q", "")
-    matching = [each for each in found if words.casefold() in text(each).casefold()]
-    shown = cut(matching, query.get("page", ""))
-    content = joined(
-        broker_tabs(tab),
-        search(address("brokers", tab), words, f"Search {title}", {}) if found else None,
-        rows_of(columns, map(row, shown.rows), name=title)
-        if shown.rows
-        else nothing(*empty)
-        if not found
-        else p(class_="hint")["Nothing contains this."],
-        pager(
-            shown, lambda page: address("brokers", tab, q=words or None, page=page), title.lower()
-        )
-        if shown.total
-        else None,
-    )
-    return View(title=title, content=content)
+def _view(tab: str, listing: Listing[T], found: Sequence[T], query: Mapping[str, str]) -> View:
+    content = joined(broker_tabs(tab), listing.shown(found, query))
+    return View(title=TABS[tab], content=content)
 
 
 def _brokers(nodes: Sequence[int]) -> str:

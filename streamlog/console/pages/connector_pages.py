@@ -33,17 +33,15 @@ from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import (
     READS_ONLY,
     Heading,
+    Listing,
     Tone,
     address,
     badge,
-    cut,
     heading_row,
     nothing,
     notice,
     number,
-    pager,
     rows_of,
-    search,
     tile,
     tiles,
 )
@@ -105,43 +103,35 @@ def no_service() -> View:
 
 def connectors(found: Sequence[ConnectorRow], query: Mapping[str, str]) -> View:
     """Return the list."""
-    words = query.get("q", "")
     # What has failed comes first: that is what one looks for.
-    matching = sorted(
-        (each for each in found if words.casefold() in each.name.casefold()),
-        key=lambda each: (each.state != "FAILED" and not each.failed, each.name),
+    ordered = sorted(
+        found, key=lambda each: (each.state != "FAILED" and not each.failed, each.name)
     )
-    shown = cut(matching, query.get("page", ""))
-    columns = [
-        Heading("Connector"), Heading("Kind"), Heading("Class"), Heading("State"),
-        Heading("Tasks", is_number=True), Heading("Failed", is_number=True), Heading("Worker"),
-    ]  # fmt: skip
-    rows = [
-        (
-            a(class_="name", href=address("connectors", each.name))[each.name],
-            each.kind or "—",
-            each.config.get("connector.class", "").rpartition(".")[2] or "—",
-            _state(each.state),
-            number(len(each.tasks)),
-            badge(number(each.failed), "bad") if each.failed else "0",
-            each.worker or "—",
-        )
-        for each in shown.rows
-    ]
-    content = joined(
-        heading_row(h1["Connectors"]),
-        search(address("connectors"), words, "Search connectors", {}),
-        rows_of(columns, rows, name="Connectors")
-        if rows
-        else nothing(
-            "No connector's name contains this." if words else "There is no connector yet.",
-            None if words else "Create one: streamlog connectors create FILE",
-        ),
-        pager(shown, lambda page: address("connectors", q=words or None, page=page), "connectors")
-        if shown.total
-        else None,
-    )
+    listing = Listing(
+        noun="connectors",
+        path=("connectors",),
+        columns=[
+            Heading("Connector"), Heading("Kind"), Heading("Class"), Heading("State"),
+            Heading("Tasks", is_number=True), Heading("Failed", is_number=True), Heading("Worker"),
+        ],
+        row=_row,
+        text=lambda each: each.name,
+        empty=("There is no connector yet.", "Create one: streamlog connectors create FILE"),
+    )  # fmt: skip
+    content = joined(heading_row(h1["Connectors"]), listing.shown(ordered, query))
     return View(title="Connectors", content=content)
+
+
+def _row(each: ConnectorRow) -> tuple[Node, ...]:
+    return (
+        a(class_="name", href=address("connectors", each.name))[each.name],
+        each.kind or "—",
+        each.config.get("connector.class", "").rpartition(".")[2] or "—",
+        _state(each.state),
+        number(len(each.tasks)),
+        badge(number(each.failed), "bad") if each.failed else "0",
+        each.worker or "—",
+    )
 
 
 def connector(found: ConnectorRow | None, name: str, *, token: str | None, error: str = "") -> View:

@@ -114,7 +114,7 @@ def groups(sight: LogSight, query: Mapping[str, str]) -> View:
             "No group's name contains this." if words else "There is no consumer group yet.",
             None if words else "A group appears when its first consumer joins.",
         ),
-        pager(shown, lambda page: link(order.word, page), "groups") if shown.total else None,
+        pager(shown, lambda page: link(order.word, page), "groups"),
     )
     return View(title="Groups", content=content)
 

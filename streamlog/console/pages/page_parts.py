@@ -287,9 +287,11 @@ def cut(rows: Sequence[T], page: str, size: int = ROWS) -> ListPage[T]:
     return ListPage(tuple(rows[(at - 1) * size : at * size]), at, pages, len(rows))
 
 
-def pager(shown: ListPage[T], link: Callable[[int], str], what: str) -> Markup:
-    """Return the way to the other pages of a list, and how many rows there are."""
-    begin = (shown.page - 1) * ROWS + 1 if shown.total else 0
+def pager(shown: ListPage[T], link: Callable[[int], str], what: str) -> Node:
+    """Return the way to the other pages of a list, and how many rows there are; None if none."""
+    if not shown.total:
+        return None
+    begin = (shown.page - 1) * ROWS + 1
     said = span(class_="hint")[
         f"{begin:,} to {begin + len(shown.rows) - 1:,} of {shown.total:,} {what}"
         if shown.pages > 1
@@ -320,6 +322,39 @@ def search(
         more,
         button(type="submit")["Search"],
     ]  # fmt: skip
+
+
+class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """A list with a search, for lists that are read whole."""
+
+    noun: str
+    """What it lists, in the plural."""
+    path: tuple[str, ...]
+    """The parts of its page's address."""
+    columns: Sequence[Heading]
+    row: Callable[[T], Sequence[Node]]
+    text: Callable[[T], str]
+    """What a search looks into."""
+    empty: tuple[str, str]
+    """That there is none, and how one comes to be."""
+
+    def shown(self, found: Sequence[T], query: Mapping[str, str]) -> Markup:
+        """Return one page of those that contain the words of a search."""
+        if not found:
+            return nothing(*self.empty)
+        words = query.get("q", "")
+        matching = [each for each in found if words.casefold() in self.text(each).casefold()]
+        page = cut(matching, query.get("page", ""))
+        return joined(
+            search(address(*self.path), words, f"Search {self.noun}", {}),
+            # Not `capitalize`, which makes "Acls" of ACLs.
+            rows_of(
+                self.columns, map(self.row, page.rows), name=self.noun[0].upper() + self.noun[1:]
+            )
+            if page.rows
+            else nothing("Nothing contains this."),
+            pager(page, lambda at: address(*self.path, q=words or None, page=at), self.noun),
+        )
 
 
 def choice(name: str, title: str, options: Mapping[str, str], chosen: str) -> Markup:

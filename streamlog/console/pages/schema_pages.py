@@ -34,17 +34,15 @@ from streamlog.console.markup import (
 from streamlog.console.pages.page_layout import View
 from streamlog.console.pages.page_parts import (
     Heading,
+    Listing,
     address,
     badge,
     choice,
-    cut,
     heading_row,
     nothing,
     notice,
     number,
-    pager,
     rows_of,
-    search,
     tile,
     tiles,
 )
@@ -121,36 +119,26 @@ def no_registry() -> View:
 
 def subjects(found: Sequence[SubjectRow], query: Mapping[str, str]) -> View:
     """Return the list of subjects."""
-    words = query.get("q", "")
     # Searched here: the registry finds subjects by the beginning of their names alone.
-    matching = [each for each in found if words.casefold() in each.name.casefold()]
-    shown = cut(matching, query.get("page", ""))
-    columns = [
-        Heading("Subject"), Heading("Format"), Heading("Latest version", is_number=True),
-        Heading("Schema id", is_number=True),
-    ]  # fmt: skip
-    rows = [
-        (
+    listing = Listing(
+        noun="subjects",
+        path=("schemas",),
+        columns=[
+            Heading("Subject"), Heading("Format"), Heading("Latest version", is_number=True),
+            Heading("Schema id", is_number=True),
+        ],
+        row=lambda each: (
             a(class_="name", href=address("schemas", each.name))[each.name],
             each.kind.capitalize() if each.kind != "JSON" else "JSON Schema",
             number(each.version),
             a(href=address("schemas", id=each.id))[each.id],
-        )
-        for each in shown.rows
-    ]
-    content = joined(
-        heading_row(h1["Schemas"]),
-        search(address("schemas"), words, "Search subjects", {}),
-        rows_of(columns, rows, name="Subjects")
-        if rows
-        else nothing(
-            "No subject's name contains this." if words else "There is no schema yet.",
-            None if words else "Register one: streamlog schemas register SUBJECT FILE",
         ),
-        pager(shown, lambda page: address("schemas", q=words or None, page=page), "subjects")
-        if shown.total
-        else None,
-    )
+        text=lambda each: each.name,
+        empty=(
+            "There is no schema yet.", "Register one: streamlog schemas register SUBJECT FILE"
+        ),
+    )  # fmt: skip
+    content = joined(heading_row(h1["Schemas"]), listing.shown(found, query))
     return View(title="Schemas", content=content, is_live=False)
 
 

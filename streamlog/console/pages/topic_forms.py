@@ -140,13 +140,18 @@ def new_topic_of(given: Form) -> NewTopicForm:
         settings[name.strip()] = value.strip()
     return NewTopicForm(
         given.get("name", "").strip(),
-        _whole(given, "partitions"),
-        _whole(given, "replicas"),
+        whole_of(given, "partitions"),
+        whole_of(given, "replicas"),
         settings,
     )
 
 
-def _whole(given: Form, name: str) -> int | None:
+def whole_of(given: Form, name: str) -> int | None:
+    """Return a number of a form; None if it was left empty.
+
+    Raises:
+        UsageError: it is no whole number.
+    """
     text = given.get(name, "").strip()
     if not text:
         return None
@@ -330,7 +335,7 @@ def written_of(given: Form) -> WrittenRecord:
         key=None if key_as == "text" and not key else _bytes("key", key, key_as),
         value=_bytes("value", _lines(given.get("value", "")), given.get("value_as", "text")),
         headers=_headers(given.get("headers", "")),
-        partition=_whole(given, "partition"),
+        partition=whole_of(given, "partition"),
     )
 
 

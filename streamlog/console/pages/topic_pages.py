@@ -99,7 +99,7 @@ def topics(sight: LogSight, query: Mapping[str, str], *, can_create: bool = Fals
             "No topic's name contains this." if words else "There is no topic yet.",
             None if words else "Create one: streamlog topics create NAME --partitions 4",
         ),
-        pager(shown, lambda page: link(order.word, page), "topics") if shown.total else None,
+        pager(shown, lambda page: link(order.word, page), "topics"),
     )
     return View(title="Topics", content=content)
 
@@ -160,8 +160,10 @@ def topic_tabs(name: str, current: str) -> Markup:
     )
 
 
-def partitions(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
-    """Return the partitions of a topic."""
+def partitions(
+    sight: LogSight, name: str, query: Mapping[str, str], *, can_add: bool = False
+) -> View:
+    """Return the partitions of a topic; `can_add`: with a way to add some."""
     found = _found(sight, name, "partitions")
     if isinstance(found, View):
         return found
@@ -184,6 +186,7 @@ def partitions(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
         )
         for each in shown.rows
     ]  # fmt: skip
+    adding = a(class_="button", href=address("topics", name, "partitions", add=1))
     content = joined(
         topic_tabs(name, "partitions"),
         stale(sight),
@@ -195,6 +198,10 @@ def partitions(sight: LogSight, name: str, query: Mapping[str, str]) -> View:
         ),
         rows_of(_PARTITION_HEADINGS, rows, name=f"Partitions of {name}"),
         pager(shown, lambda page: address("topics", name, "partitions", page=page), "partitions"),
+        p(class_="after")[adding["Add partitions"]]
+        # Of an internal topic, the log itself decides how many it has.
+        if can_add and not topic.is_internal
+        else None,
     )
     return View(title=name, content=content)
 

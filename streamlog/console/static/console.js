@@ -153,5 +153,11 @@ document.addEventListener("keydown", (event) => {
   if (field) { event.preventDefault(); field.focus(); field.select(); }
 });
 
+// On a narrow screen, the ways between pages are wider than it: the current one is shown.
+for (const row of document.querySelectorAll("nav")) {
+  const current = row.querySelector("[aria-current]");
+  if (current) row.scrollLeft = current.offsetLeft - row.offsetLeft - (row.clientWidth - current.offsetWidth) / 2;
+}
+
 draw();
 follow();
