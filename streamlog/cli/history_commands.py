@@ -196,6 +196,7 @@ def compare(
     if version is None:
         staged = _snapshot(app, snapshot[0], directory)
         comparison = _compare_staged(app, spec, staged, inputs=inputs)
+        _note(comparison, staged)
     else:
         found = _topic(app, spec)
         with log_warnings(), progress_bar(f"comparing {topic}"):
@@ -237,6 +238,16 @@ def _compare_staged(app: App, spec: TopicSpec, snapshot: Snapshot, *, inputs: bo
     with progress_bar(f"comparing {spec.name}"), LogReader(app.log, app.security) as reader:
         led = _inputs_of(app, snapshot, spec, reader) if inputs else None
         return compare_topic(_topic(app, spec), snapshot, reader, led)
+
+
+def _note(comparison: Comparison, snapshot: Snapshot) -> None:
+    from streamlog.clock import SystemClock  # noqa: PLC0415 - other commands start faster
+    from streamlog.snapshots import SnapshotStore  # noqa: PLC0415 - the same
+    from streamlog.snapshots.noted_jobs import JobNotes  # noqa: PLC0415 - the same
+
+    # The notes lie beside the snapshot, for the console.
+    beside = SnapshotStore(snapshot.url.rpartition("/")[0] or ".")
+    JobNotes(beside).compared(snapshot.id, comparison.note(SystemClock().wall_ms()))
 
 
 def _topic(app: App, spec: TopicSpec) -> Topic[Any, Any]:

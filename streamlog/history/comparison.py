@@ -23,6 +23,7 @@ from streamlog.record import Headers, TopicPartition
 from streamlog.records.batch import LogRecord
 from streamlog.replace import replace
 from streamlog.snapshots import Snapshot
+from streamlog.snapshots.job_notes import ComparisonNote
 
 SHOWN_MAX = 5
 """Rows shown per partition and side, of those that differ."""
@@ -84,6 +85,10 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return self.is_equal
+
+    def note(self, at_ms: int) -> ComparisonNote:
+        """Return what others are shown of it."""
+        return ComparisonNote(self.topic, at_ms, self.is_equal, str(self))
 
     def __str__(self) -> str:
         equal = sum(each.equal for each in self.partitions)

@@ -39,13 +39,14 @@ from streamlog.dsl.topic import Topic
 from streamlog.durations import When, moment, when_ms
 from streamlog.errors import ConfigError, UsageError
 from streamlog.history.comparison import Comparison, Inputs, compare_topic
+from streamlog.history.job_report import JobReport
 from streamlog.history.lineage import inputs_by
 from streamlog.history.local_run import LocalRun, RunDeps, add_source_logs, with_ends
 from streamlog.history.lowering import Lower
 from streamlog.history.plan import EngineName, Outputs, Plan, plan_history
 from streamlog.history.readers import LogReader
 from streamlog.history.stored_schemas import read_stored_schemas
-from streamlog.history.task_run import FinishedTask, Read, sum_by_name
+from streamlog.history.task_run import FinishedTask, OnRead, Read, sum_by_name
 from streamlog.metrics.build_info import install_command
 from streamlog.nodes.stream_nodes import Source
 from streamlog.nodes.topic_spec import TopicSpec
@@ -64,7 +65,9 @@ from streamlog.snapshots import (
     default_snapshot_store,
 )
 from streamlog.snapshots.capture import finish_snapshot
+from streamlog.snapshots.job_notes import JobNote
 from streamlog.snapshots.manifest import MANIFEST_FILE
+from streamlog.snapshots.noted_jobs import JobNotes
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore
 from streamlog.transport.security import Security
 from streamlog.windows.emit import FAR_MS, UNKNOWN_MS
@@ -275,6 +278,7 @@ class BackfillJob:
         self._snapshot_store = SnapshotStore(
             backfill.directory or default_snapshot_store(backfill.log_url, program.state_dir)
         )
+        self._notes = JobNotes(self._snapshot_store)
         self._directory = Path(program.state_dir) / ".history" / program.app_id / self.id
 
     def __repr__(self) -> str:
@@ -314,9 +318,16 @@ class BackfillJob:
             UsageError: the caller runs on an event loop.
             StreamlogError: the log can't be read, or the disk refused.
         """
-        plan, snapshots = self.plan, self._snapshot_store / self.id
+        plan = self.plan
+        with JobReport(self._notes, self._first_note(plan), self._clock) as report:
+            snapshot = self._run(plan, report)
+            report.done(self.rows, sum(self.drops.values()))
+        return snapshot
+
+    def _run(self, plan: Plan, report: JobReport) -> Snapshot:
+        snapshots = self._snapshot_store / self.id
         try:
-            tasks = self._run_tasks(plan)
+            tasks = self._run_tasks(plan, report)
             # Before the publication: it raises if a log was replaced while the tasks ran.
             with self._reader() as reader:
                 entries = add_source_logs((task.entry for task in tasks), plan, reader)
@@ -328,6 +339,20 @@ class BackfillJob:
             raise
         self._finished, self._snapshot = tasks, snapshot
         return snapshot
+
+    def _first_note(self, plan: Plan) -> JobNote:
+        now_ms = self._clock.wall_ms()
+        return JobNote(
+            id=self.id,
+            app_id=self._asked.program.app_id,
+            engine=plan.engine,
+            outputs=plan.outputs,
+            plan=plan.explain(),
+            state="running",
+            began_ms=now_ms,
+            at_ms=now_ms,
+            total=_offsets(plan),
+        )
 
     @property
     def rows(self) -> dict[str, int]:
@@ -367,7 +392,9 @@ class BackfillJob:
             raise UsageError("no rows are staged: run the history with outputs='stage'")
         with self._reader() as reader:
             led = self._inputs_by(reader, topic) if inputs else None
-            return compare_topic(topic, self._snapshot, reader, led)
+            found = compare_topic(topic, self._snapshot, reader, led)
+        self._notes.compared(self.id, found.note(self._clock.wall_ms()))
+        return found
 
     @property
     def _tasks(self) -> list[FinishedTask]:
@@ -421,12 +448,12 @@ class BackfillJob:
         spans = {name: replace(span, until_ms=come_to.time_ms) for name, span in plan.spans.items()}
         return replace(plan, spans=spans, notes=(*plan.notes, f"until now: {come_to}"))
 
-    def _run_tasks(self, plan: Plan) -> list[FinishedTask]:
+    def _run_tasks(self, plan: Plan, report: JobReport) -> list[FinishedTask]:
         asked, program = self._asked, self._asked.program
-        total = sum(end - start for start, end in plan.ends.values())
+        total = _offsets(plan)
         if asked.engine == "spark":
             with Bars(total, shown=asked.progress) as bars:
-                return self._run_in_spark(plan, bars)
+                return self._run_in_spark(plan, bars, report)
         budget = RocksBudget(program.state_memory_bytes)
         with self._reader() as reader, Bars(total, shown=asked.progress) as bars:
             deps = RunDeps(
@@ -435,11 +462,11 @@ class BackfillJob:
                 snapshots=self._snapshot_store / self.id,
                 now_ms=self._clock.wall_ms(),
                 open_store=lambda path: RocksStore.open(path, budget=budget),
-                on_read=bars.read,
+                on_read=_both(bars, report),
             )
             return LocalRun(plan, deps).run()
 
-    def _run_in_spark(self, plan: Plan, bars: Bars) -> list[FinishedTask]:
+    def _run_in_spark(self, plan: Plan, bars: Bars, report: JobReport) -> list[FinishedTask]:
         asked, program = self._asked, self._asked.program
         try:
             # By name: the package does not depend on its Spark extra.
@@ -456,7 +483,8 @@ class BackfillJob:
             snapshots=self._snapshot_store / self.id,
             now_ms=self._clock.wall_ms(),
             state_memory_bytes=program.state_memory_bytes,
-            on_read=bars.read if bars.is_shown else None,
+            # Executors report by files: without bars, a job is not slowed down for its notes.
+            on_read=_both(bars, report) if bars.is_shown else None,
         )
         tasks: list[FinishedTask] = run.run()
         return tasks
@@ -489,6 +517,18 @@ class BackfillJob:
             since_ms=plan.since_ms,
             staged=[] if is_published else [rows for task in tasks for rows in task.staged],
         )
+
+
+def _offsets(plan: Plan) -> int:
+    return sum(end - start for start, end in plan.ends.values())
+
+
+def _both(bars: Bars, report: JobReport) -> OnRead:
+    def on_read(read: Read) -> None:
+        bars.read(read)
+        report.read(read)
+
+    return on_read
 
 
 def _moment_ms(at: When, timezone: str) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw
 
-from streamlog import App, agg, on_error, tumbling
+from streamlog import App, Topic, agg, on_error, tumbling
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.schema_service import RegistryConfig
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
@@ -82,6 +82,8 @@ WORKER = {
     "letters": "letters",
     "letters-of": "letters/shop-dlq",
     "letter": "letters/shop-dlq/0/0",
+    "histories": "history",
+    "history": "history/first",
     "connectors": "connectors",
     "connector": "connectors/kept",
     "changes": "changes",
@@ -156,7 +158,7 @@ async def fill_broker(log: Log, registry: httpx.AsyncClient) -> None:
         await read(log, group, topic, count)
 
 
-def build() -> App:
+def build() -> tuple[App, Topic[str, str]]:
     """Return an app with a table, windows, a sink, and a step that fails at times."""
     app = App("shop", commit_interval="100ms")
     orders = app.topic("orders", key=str, value=str, partitions=2)
@@ -168,7 +170,7 @@ def build() -> App:
     priced.group_by_key().windowed(tumbling("1h")).agg(Visits, name="per-hour", n=agg.count())
     app.table(app.topic("stock", key=str, value=int, partitions=2), name="stock")
     app.sink(prices, MemorySink(into=MemoryRows()), name="kept")
-    return app
+    return app, prices
 
 
 async def fill_worker(log: Log) -> None:
@@ -181,6 +183,15 @@ async def fill_worker(log: Log) -> None:
                 "orders", str(number % 50).encode(), key=key.encode(), timestamp_ms=at_ms
             )
             await producer.send("stock", (number * 7).to_bytes(8), key=key.encode())
+
+
+async def run_history(log: str, state: str) -> None:
+    """Run a history of the app beside its worker, and compare it."""
+    app, prices = build()
+    app.log, app.state_dir = f"embedded:{log}", state
+    job = app.backfill(outputs="stage", job_id="first")
+    await asyncio.to_thread(job.run)
+    await asyncio.to_thread(job.compare, prices)
 
 
 async def main(parts: list[str]) -> None:
@@ -210,12 +221,14 @@ async def main(parts: list[str]) -> None:
             await draw(program, browser.base_url, "broker", chosen("broker", BROKER))
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory)
-            async with worker_console(build(), path, bound_s=600) as (browser, log):
+            async with worker_console(build()[0], path, bound_s=600) as (browser, log):
                 await wait_for(browser, "/console/tasks", "running")
                 await fill_worker(log)
                 await wait_for(browser, "/console/letters", "shop-dlq")
                 while "product-16" not in (await browser.get("/console/tables/stock")).text:
                     pass
+                await run_history(f"{path}/log", f"{path}/state")
+                await wait_for(browser, "/console/history", "done")
                 await draw(program, browser.base_url, "worker", chosen("worker", WORKER))
     draw_sheets()
 

@@ -45,6 +45,7 @@ ICONS: Final = {
     "M4 6.500v2c0 2 1 3 3 3h3",
     "tables": "M2 2.500h12v11H2zM2 6h12M6.5 6v7.5",
     "tasks": "M3 8.5 6 11.5 13 4.5",
+    "history": "M2 8a6 6 0 1 0 2-4.500L2 5.500M2 2v3.500h3.500M8 5v3.500l2.500 1.500",
     "letters": "M1.5 3.500h13v9h-13zM1.5 4 8 9l6.5-5",
 }
 """The strokes of the sections' signs, in a square of 16."""

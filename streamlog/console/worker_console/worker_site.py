@@ -23,6 +23,7 @@ from streamlog.console.page_views import Parts, Query, no_page
 from streamlog.console.pages.page_layout import Section, View
 from streamlog.console.pages.page_parts import ROOT
 from streamlog.console.worker_console.app_watch import AppWatch
+from streamlog.console.worker_console.history_looks import HistoryLooks
 from streamlog.console.worker_console.letters import Letters
 from streamlog.console.worker_console.record_samples import RecordSamples
 from streamlog.console.worker_console.table_looks import TableLooks
@@ -109,6 +110,7 @@ SECTIONS: Final = (
     Section("tables", "Tables"),
     Section("tasks", "Tasks"),
     Section("letters", "Late and dead"),
+    Section("history", "Histories"),
 )
 
 
@@ -122,6 +124,7 @@ class AppViews:
         self._letters = Letters(view.start.log, view.start.program)
         self._profiles = ThreadSamples()
         self._tables = TableLooks(view.tables)
+        self._histories = HistoryLooks(view.start, view.deps.clock)
         self.sections: Sequence[Section] = SECTIONS
         self.caption = f"app {view.start.program.app_id}"
 
@@ -132,7 +135,9 @@ class AppViews:
         finally:
             self._profiles.stop()
 
-    async def view(self, parts: Parts, query: Query, token: str | None) -> View:
+    async def view(  # noqa: PLR0911 - one for each page
+        self, parts: Parts, query: Query, token: str | None
+    ) -> View:
         """Return a page.
 
         Raises:
@@ -148,6 +153,8 @@ class AppViews:
                 return tasks(sight, self._watch.rounds, query, token)
             case ("tables", *rest):
                 return await self._of_tables(tuple(rest), query)
+            case ("history", *rest):
+                return await self._histories.view(tuple(rest), query)
             case ("letters", *rest):
                 return await self._of_letters(tuple(rest), query, token)
             case _:
