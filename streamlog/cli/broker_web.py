@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute
 
 from streamlog.broker.config.connections import listeners_of
 from streamlog.broker.config.security import AUTHORIZER_NONE, PLAINTEXT
-from streamlog.console.connect_desk import ConnectAccess
+from streamlog.console.connect_desk import ConnectAccess, RemoteConnect
 from streamlog.console.console_site import Console
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.pages.page_parts import ROOT
@@ -110,8 +110,8 @@ def _console_of(broker: Broker, address: str) -> Console | None:
     )
 
 
-def _connect_of(config: BrokerConfig) -> ConnectAccess | None:
-    return ConnectAccess.of(config.web_connect) if config.web_connect else None
+def _connect_of(config: BrokerConfig) -> RemoteConnect | None:
+    return RemoteConnect(ConnectAccess.of(config.web_connect)) if config.web_connect else None
 
 
 def _registry_of(broker: Broker) -> Callable[[], RegistrySettings | None]:

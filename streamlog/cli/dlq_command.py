@@ -64,6 +64,9 @@ def dlq_list(
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="List at most this many.")
     ] = LIST_DEFAULT,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Show the stack trace of each error, too.")
+    ] = False,
     as_json: JsonOption = False,
     log: LogOption = None,
 ) -> None:
@@ -79,12 +82,18 @@ def dlq_list(
             return unsent(await read_unsent(opened, consumer, sent, limit), sent)
 
     found = with_log(context.obj, log, look)
-    grid = Grid("letter", "time", "source", "operator", "error", "attempts", "key", "value")
+    columns = ["letter", "time", "source", "operator", "error", "attempts", "key", "value"]
+    # Lines of a trace would tear a table apart: there, traces follow below it.
+    is_column = trace and as_json
+    grid = Grid(*columns, *(["trace"] if is_column else []))
     for letter in found:
-        grid.add_row(*map(escape, _row(letter)))
+        traced = [letter.trace] if is_column else []
+        grid.add_row(*map(escape, [*_row(letter), *traced]))
     print_grid(grid, as_json=as_json, markup=True)
     if as_json:
         return
+    for letter in found if trace else ():
+        say(f"{letter.position}\n{_indented(letter)}")
     count = quantity(len(found), "letter")
     out(markup=True).print(f"{'the first ' if len(found) == limit else ''}{count} in {name}")
 
@@ -207,6 +216,12 @@ def _row(letter: DeadLetter) -> list[str]:
         text_of(record.key)[:TEXT_CHARACTERS],
         text_of(record.value)[:TEXT_CHARACTERS],
     ]
+
+
+def _indented(letter: DeadLetter) -> str:
+    lines = letter.trace.splitlines() or ["no stack trace"]
+    # Line by line, as a header comes from a record, and could move the terminal.
+    return "\n".join(f"  {text_of(line.encode())}" for line in lines)
 
 
 def _text(letter: DeadLetter, header: str) -> str:

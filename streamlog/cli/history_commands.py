@@ -246,8 +246,8 @@ def _note(comparison: Comparison, snapshot: Snapshot) -> None:
     from streamlog.snapshots.noted_jobs import JobNotes  # noqa: PLC0415 - the same
 
     # The notes lie beside the snapshot, for the console.
-    beside = SnapshotStore(snapshot.url.rpartition("/")[0] or ".")
-    JobNotes(beside).compared(snapshot.id, comparison.note(SystemClock().wall_ms()))
+    store = SnapshotStore(snapshot.url.rpartition("/")[0] or ".")
+    JobNotes(store).compared(snapshot.id, comparison.note(SystemClock().wall_ms()))
 
 
 def _topic(app: App, spec: TopicSpec) -> Topic[Any, Any]:

@@ -1,7 +1,8 @@
-"""ConnectDesk: what the console asks a Connect service, by Kafka Connect's REST API.
+"""ConnectDesk: what the console asks a Connect service, in the words of Kafka Connect's REST API.
 
-Requests block, so they run in threads of the desk. Rules of the module: no redirect is followed,
-because it would take the password to another server; an answer has a bound in bytes and in time.
+`RemoteConnect` asks over HTTP. Its requests block, so they run in threads of its own. Rules of the
+module: no redirect is followed, because it would take the password to another server; an answer has
+a bound in bytes and in time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -69,24 +70,81 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Let the redirect be the answer, which is an error."""
 
 
-class ConnectDesk:
-    """Asks one Connect service."""
+class ConnectService(Protocol):
+    """Port: what answers requests of the REST API."""
 
-    def __init__(self, access: ConnectAccess | None) -> None:
-        """Prepare to ask; None: there is no service."""
+    async def ask(self, method: str, path: str) -> bytes:
+        """Return the answer to a request.
+
+        Raises:
+            ConnectionLost: there is no answer.
+            UsageError: the request was refused.
+        """
+
+    def close(self) -> None:
+        """End what asks."""
+
+
+def refused(status: int, said: str) -> UsageError:
+    """Return the error of a request that was refused."""
+    return UsageError(f"the Connect service refuses ({status}): {said[:SAID_MAX]}")
+
+
+class RemoteConnect:
+    """A Connect service that answers over HTTP."""
+
+    def __init__(self, access: ConnectAccess) -> None:
+        """Prepare to ask."""
         self._access = access
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="streamlog-console-connect")
-        https = urllib.request.HTTPSHandler(context=trusting("" if access is None else access.ca))
+        https = urllib.request.HTTPSHandler(context=trusting(access.ca))
         self._opener = urllib.request.build_opener(https, _NoRedirects)
 
     def close(self) -> None:
         """End the threads once their requests are answered."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
+    async def ask(self, method: str, path: str) -> bytes:
+        """Return the answer to a request."""
+        asked = partial(self._send, method, path)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, asked)
+
+    def _send(self, method: str, path: str) -> bytes:
+        access = self._access
+        request = urllib.request.Request(f"{access.url.rstrip('/')}/{path}", method=method)  # noqa: S310 - http(s) alone, see `ConnectAccess.of`
+        if access.user:
+            both = b64encode(f"{access.user}:{access.password}".encode()).decode()
+            request.add_header("authorization", f"Basic {both}")
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                body: bytes = answer.read(ANSWER_BYTES_MAX + 1)
+        except urllib.error.HTTPError as error:
+            with error:
+                said = error.read(SAID_MAX).decode(errors="replace")
+            raise refused(error.code, said) from error
+        except (OSError, ValueError) as error:
+            raise ConnectionLost(f"the Connect service at {access.url}: {error}") from error
+        if len(body) > ANSWER_BYTES_MAX:
+            raise ConnectionLost(f"the Connect service answers more than {ANSWER_BYTES_MAX} bytes")
+        return body
+
+
+class ConnectDesk:
+    """Asks one Connect service."""
+
+    def __init__(self, service: ConnectService | None) -> None:
+        """Prepare to ask; None: there is no service."""
+        self._service = service
+
+    def close(self) -> None:
+        """End what asks."""
+        if self._service is not None:
+            self._service.close()
+
     @property
     def is_there(self) -> bool:
         """Whether a service is known."""
-        return self._access is not None
+        return self._service is not None
 
     async def connectors(self) -> list[ConnectorRow]:
         """Return all connectors, by name.
@@ -108,29 +166,9 @@ class ConnectDesk:
         await self._ask(method, f"connectors/{quote(name, safe='')}/{path}")
 
     async def _ask(self, method: str, path: str) -> bytes:
-        asked = partial(self._send, method, path)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, asked)
-
-    def _send(self, method: str, path: str) -> bytes:
-        access = self._access
-        if access is None:
+        if self._service is None:
             raise ConnectionLost("no Connect service is known")
-        request = urllib.request.Request(f"{access.url.rstrip('/')}/{path}", method=method)  # noqa: S310 - http(s) alone, see `ConnectAccess.of`
-        if access.user:
-            both = b64encode(f"{access.user}:{access.password}".encode()).decode()
-            request.add_header("authorization", f"Basic {both}")
-        try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
-                body: bytes = answer.read(ANSWER_BYTES_MAX + 1)
-        except urllib.error.HTTPError as error:
-            with error:
-                said = error.read(SAID_MAX).decode(errors="replace")
-            raise UsageError(f"the Connect service refuses ({error.code}): {said}") from error
-        except (OSError, ValueError) as error:
-            raise ConnectionLost(f"the Connect service at {access.url}: {error}") from error
-        if len(body) > ANSWER_BYTES_MAX:
-            raise ConnectionLost(f"the Connect service answers more than {ANSWER_BYTES_MAX} bytes")
-        return body
+        return await self._service.ask(method, path)
 
 
 class _State(msgspec.Struct):

@@ -29,7 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from streamlog.clock import Clock
-from streamlog.console.connect_desk import ConnectAccess, ConnectDesk
+from streamlog.console.connect_desk import ConnectDesk, ConnectService
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import follow
@@ -127,7 +127,7 @@ class Console:
         operators: Collection[str] | None = None,
         more: MorePages | None = None,
         registry: Callable[[], RegistrySettings | None] = lambda: None,
-        connect: ConnectAccess | None = None,
+        connect: ConnectService | None = None,
     ) -> None:
         """Prepare to answer.
 
@@ -137,7 +137,7 @@ class Console:
             operators: the users that may change something; None: the server has no users.
             more: further sections; None: those of the log are all.
             registry: returns where the schema registry is at present; None: there is none.
-            connect: where a Connect service is; None: there is none.
+            connect: answers for a Connect service; None: there is none.
         """
         self._watch, self._clock = watch, clock
         self._more = more

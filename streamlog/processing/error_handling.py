@@ -44,6 +44,8 @@ PARTITION = "__streams.errors.partition"
 OFFSET = "__streams.errors.offset"
 EXCEPTION = "__streams.errors.exception"
 MESSAGE = "__streams.errors.message"
+TRACE = "__streams.errors.stacktrace"
+"""Present if the error came out of a function of the app."""
 TIMESTAMP = "__streams.errors.timestamp"
 NODE = "__streams.errors.node"
 ATTEMPT = "__streams.errors.attempt"
@@ -52,13 +54,17 @@ SIZE = "__streams.errors.value.bytes"
 INTERNAL = "__streams.errors.internal"
 """Present if only the app may write to the topic that the record comes from."""
 OWN = frozenset(
-    {TOPIC, PARTITION, OFFSET, EXCEPTION, MESSAGE, TIMESTAMP, NODE, ATTEMPT, INTERNAL, SIZE}
+    {TOPIC, PARTITION, OFFSET, EXCEPTION, MESSAGE, TRACE, TIMESTAMP, NODE, ATTEMPT, INTERNAL, SIZE}
 )
 """The headers that a dead letter adds to those of its record."""
 CONNECT = "__connect.errors."
 """Begins the headers of Kafka Connect's dead letters, which the Connect service adds if asked."""
 MESSAGE_CHARACTERS_MAX = 2_000
 """Limit of an error's text: it is for people, and the size of a record is limited."""
+TRACE_CHARACTERS_MAX: Final = 8_000
+FRAMES_MAX: Final = 30
+CAUSES_MAX: Final = 5
+_OURS: Final = frozenset({"streamlog", "spark_bridge"})
 
 
 class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +108,7 @@ class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
             (NODE, self.node),
             (EXCEPTION, f"{kind.__module__}.{kind.__qualname__}"),
             (MESSAGE, str(self.error)[:MESSAGE_CHARACTERS_MAX]),
+            *(((TRACE, trace),) if (trace := trace_of(self.error)) else ()),
             (ATTEMPT, self.attempt),
             *(((INTERNAL, 1),) if self.is_internal else ()),
         )
@@ -109,6 +116,41 @@ class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
         kept = tuple(header for header in self.headers if not is_own_header(header[0]))
         added = ((name, str(value).encode(errors="replace")) for name, value in own)
         return (*kept, *added, *self.context)
+
+
+def trace_of(error: BaseException) -> str:
+    """Return where an error arose in the app, the innermost function last; empty if outside of it.
+
+    Only functions of the app and its libraries count, by module and line. Those of streamlog depend
+    on how records were batched, and a letter must not: a history writes the letters of a live run.
+    """
+    parts, has_frames, found = list[str](), False, error
+    for _ in range(CAUSES_MAX):
+        frames = _frames(found)
+        has_frames = has_frames or bool(frames)
+        parts.append("\n".join((*frames, _last_line(found))))
+        # What the app has named as the cause; what merely came before is often a caught error.
+        if found.__cause__ is None:
+            break
+        found = found.__cause__
+    return "\ncaused by\n".join(parts)[:TRACE_CHARACTERS_MAX] if has_frames else ""
+
+
+def _frames(error: BaseException) -> list[str]:
+    found, trace = list[str](), error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", "?"))
+        if module.partition(".")[0] not in _OURS:
+            code = trace.tb_frame.f_code
+            found.append(f"{module}, line {trace.tb_lineno}, in {code.co_qualname}")
+        trace = trace.tb_next
+    left_out = len(found) - FRAMES_MAX
+    # The innermost say what has happened: an endless recursion has a thousand alike above them.
+    return found if left_out <= 0 else [f"{left_out} more", *found[-FRAMES_MAX:]]
+
+
+def _last_line(error: BaseException) -> str:
+    return f"{type(error).__qualname__}: {str(error)[:MESSAGE_CHARACTERS_MAX]}"
 
 
 def is_own_header(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,6 +40,14 @@ def letter(number: int, *, internal: bool = False) -> DeadLetterRecord:
         attempt=3,
         is_internal=internal,
     )
+
+
+def traced(number: int) -> DeadLetterRecord:
+    """Return a letter whose error was raised, and has an escape in its text."""
+    try:
+        raise ValueError("no price \x1b[31m")  # noqa: TRY301 - for its trace
+    except ValueError as error:
+        return replace(letter(number), error=error)
 
 
 def on_log(here: Path, story: Callable[[Log], Coroutine[object, object, T]]) -> T:
@@ -97,6 +106,19 @@ def test_dead_letters_are_listed_with_their_errors(run: Invoke) -> None:
     assert "orders-0:102 (internal)" in shown
     assert "4 letters in shop-dlq" in shown
     assert "the first 2 letters in shop-dlq" in run("list", "shop-dlq", "--limit", "2")
+
+
+def test_traces_are_listed_if_asked_for(run: Invoke, tmp_path: Path) -> None:
+    on_log(tmp_path, lambda log: write(log, traced(4)))
+    shown = run("list", "shop-dlq", "--trace")
+    assert "0:0\n  no stack trace\n" in shown
+    assert f"  {__name__}, line" in shown
+    assert "in traced" in shown
+    # What a record says does not colour the terminal.
+    assert "\x1b[31m" not in shown
+    rows = [json.loads(line) for line in run("list", "shop-dlq", "--trace", "--json").splitlines()]
+    assert [bool(each["trace"]) for each in rows] == [False] * 4 + [True]
+    assert "trace" not in json.loads(run("list", "shop-dlq", "--json").splitlines()[0])
 
 
 def test_dead_letters_are_replayed_once_to_their_source(run: Invoke, tmp_path: Path) -> None:

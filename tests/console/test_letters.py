@@ -81,6 +81,9 @@ def test_letters_are_filtered_mended_and_sent_again_once(
             await write(log, "0", "<b>", "5", "0")
             page = await letters_page(browser, 3)
             assert "ZeroDivisionError" in page.text
+            letter = Page((await browser.get("/console/letters/shop-dlq/0/0")).text).text
+            assert f"{__name__}, line" in letter
+            assert "in build.<locals>.<lambda> ZeroDivisionError: integer division" in letter
             assert "<b>" in Page((await browser.get("/console/letters/shop-dlq/0/1")).text).text
             zeros = await letters_page(browser, 2, "?q=headers.error.contains('ZeroDivision')")
             assert len(json.loads(zeros.fields()["letters"])) == 2

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 from streamlog import App, agg, tumbling
@@ -130,13 +131,23 @@ def test_rows_are_found_by_key_by_prefix_and_by_the_time_of_their_window(tmp_pat
     asyncio.run(main())
 
 
-def test_connectors_of_an_app_are_shown_and_paused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_users", [False, True])
+def test_connectors_of_an_app_are_shown_and_paused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, with_users: bool
+) -> None:
     app = build()
+    if with_users:
+        monkeypatch.setattr(user_file, "COST", (16, 8, 1))
+        users = tmp_path / "users"
+        set_user(users, "ann", "secret")
+        set_user(users, "ben", "secret")
+        app.web_access = HttpAccess(users_file=str(users), operators="ann")
     copied = app.topic("copied", key=str, value=int, partitions=2)
     app.sink(copied, MemorySink(into=MemoryRows()), name="kept")
 
     async def main() -> None:
-        async with worker_console(app, tmp_path) as (browser, _):
+        auth = ("ann", "secret") if with_users else None
+        async with worker_console(app, tmp_path, auth) as (browser, _):
             await wait_for(browser, "/console/tasks", "running")
 
             async def has_state(state: str) -> None:
@@ -148,8 +159,18 @@ def test_connectors_of_an_app_are_shown_and_paused(tmp_path: Path) -> None:
             listed = Page((await browser.get("/console/connectors")).text).text
             assert "kept sink MemorySink running 1 0" in listed
             page = Page((await browser.get("/console/connectors/kept")).text)
+            if with_users:
+                ben = httpx.BasicAuth("ben", "secret")
+                read = Page((await browser.get("/console/connectors/kept", auth=ben)).text)
+                assert "token" not in read.fields()
+                refused = await browser.post(
+                    "/console/connectors/kept/pause", data=page.fields(), auth=ben
+                )
+                assert refused.status_code == 403
             await browser.post("/console/connectors/kept/pause", data=page.fields())
             await has_state("PAUSED")
+            unknown = await browser.post("/console/connectors/none/pause", data=page.fields())
+            assert "refuses (404)" in Page(unknown.text).text
 
     asyncio.run(main())
 

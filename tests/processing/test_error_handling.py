@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from streamlog.errors import ConfigError, ProcessingError, TopologyError
 from streamlog.processing.error_handling import (
     ATTEMPT,
     EXCEPTION,
+    FRAMES_MAX,
     INTERNAL,
     MESSAGE,
     NODE,
@@ -22,6 +24,9 @@ from streamlog.processing.error_handling import (
     PARTITION,
     TIMESTAMP,
     TOPIC,
+    TRACE,
+    TRACE_CHARACTERS_MAX,
+    trace_of,
 )
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import LogRecord as RawRecord
@@ -168,6 +173,9 @@ def test_a_dead_letter_is_the_record_with_headers_about_the_failure() -> None:
         (letter,) = t.dead_letters()
         assert t.drops == {("unlucky", "dead letter"): 1}
     assert (letter.topic, letter.key, letter.value) == ("app-dlq", b"k", data)
+    trace = dict(letter.headers)[TRACE] or b""
+    # Of one object that is raised again and again, Python keeps the frames of each time.
+    assert trace.endswith(f"{__name__}, line 46, in check\nValueError: unlucky".encode())
     assert letter.headers == (
         ("trace", b"x"),
         (TOPIC, b"in"),
@@ -177,8 +185,49 @@ def test_a_dead_letter_is_the_record_with_headers_about_the_failure() -> None:
         (NODE, b"unlucky"),
         (EXCEPTION, b"builtins.ValueError"),
         (MESSAGE, b"unlucky"),
+        (TRACE, trace),
         (ATTEMPT, b"3"),
     )
+
+
+def raised(depth: int, cause: Exception | None = None) -> Exception:
+    """Raise an error in a function that has called itself; returns it as a policy sees it."""
+
+    def fall(left: int) -> None:
+        if left:
+            fall(left - 1)
+        raise ValueError("two\nlines") from cause
+
+    try:
+        fall(depth)
+    except ValueError as error:
+        return error
+    raise AssertionError("not raised")
+
+
+@given(st.integers(0, 100), st.integers(0, 3))
+def test_a_trace_has_the_functions_of_the_app_and_a_bound(depth: int, causes: int) -> None:
+    error = raised(depth)
+    for _ in range(causes):
+        error = raised(0, error)
+    trace = trace_of(error)
+    assert len(trace) <= TRACE_CHARACTERS_MAX
+    assert trace.count("caused by") == causes
+    # Python's own module says which calls there were.
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    assert f"{__name__}, line {last.lineno}, in raised.<locals>.fall\nValueError: two" in trace
+    assert trace.count(" in raised.<locals>.fall") <= FRAMES_MAX + causes
+
+
+def test_errors_from_outside_of_the_app_have_no_trace() -> None:
+    app = App("app", on_error=on_error.dlq())
+    app.table(app.topic("in", key=str, value=int), name="t")
+    with app.test() as t:
+        t.topic("in").append(b"no number", key=b"k", timestamp_ms=1)
+        t.settle()
+        (letter,) = t.dead_letters()
+    assert TRACE not in dict(letter.headers)
+    assert trace_of(ValueError("never raised\nbut with lines")) == ""
 
 
 def test_unreadable_records_are_handled_at_their_turn() -> None:

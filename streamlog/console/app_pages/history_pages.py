@@ -94,7 +94,7 @@ class JobLook(msgspec.Struct, frozen=True):
 
 def histories(found: Sequence[JobLook], query: Mapping[str, str], where: str) -> View:
     """Return the list, the newest job first; `where` is the directory of the snapshots."""
-    listing = Listing(
+    listing: Listing[JobLook] = Listing(
         noun="histories",
         path=("history",),
         columns=[

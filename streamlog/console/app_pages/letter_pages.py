@@ -87,6 +87,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     exception: str
     message: str
     attempts: str
+    trace: str = ""
+    """Where the error arose; empty if that is not known."""
     is_internal: bool = False
     """Whether only the app may write such a record."""
     is_sent: bool = False
@@ -294,6 +296,11 @@ def letter_page(
             dt["Attempts"], dd[letter.attempts],
             dt["Time"], dd[f"{moment(letter.record.timestamp_ms)} UTC"],
         ],
+        [h2["Stack trace"], pre(class_="code", tabindex=0, aria_label="Stack trace")[
+            letter.trace[:TEXT_MAX]
+        ]]
+        if letter.trace
+        else None,
         h2["Key"], _bytes(letter.record.key),
         h2["Value"], _bytes(letter.record.value),
         h2["Headers"],
@@ -302,6 +309,8 @@ def letter_page(
             [
                 (code[name], code[shown.text or shown.summary])
                 for name, shown in letter.record.headers
+                # It has a part of the page of its own.
+                if not name.endswith(".stacktrace")
             ],
             name="Headers",
         ),

@@ -82,7 +82,7 @@ def broker_tabs(current: str) -> Markup:
 
 def moves(found: Sequence[MoveRow], query: Mapping[str, str]) -> View:
     """Return the reassignments of partitions that are under way."""
-    listing = Listing(
+    listing: Listing[MoveRow] = Listing(
         noun="moves",
         path=("brokers", "moves"),
         text=lambda each: f"{each.topic}-{each.partition}",
@@ -104,7 +104,7 @@ def moves(found: Sequence[MoveRow], query: Mapping[str, str]) -> View:
 
 def quotas(found: Sequence[QuotaRow], query: Mapping[str, str]) -> View:
     """Return the quotas of users and client ids."""
-    listing = Listing(
+    listing: Listing[QuotaRow] = Listing(
         noun="quotas",
         path=("brokers", "quotas"),
         text=lambda each: " ".join(name or DEFAULT_ENTITY for name in each.entity.values()),
@@ -121,7 +121,7 @@ def quotas(found: Sequence[QuotaRow], query: Mapping[str, str]) -> View:
 
 def users(found: Sequence[UserRow], query: Mapping[str, str]) -> View:
     """Return the users with passwords (SCRAM)."""
-    listing = Listing(
+    listing: Listing[UserRow] = Listing(
         noun="users",
         path=("brokers", "users"),
         text=lambda each: each.name,
@@ -134,7 +134,7 @@ def users(found: Sequence[UserRow], query: Mapping[str, str]) -> View:
 
 def acls(found: Sequence[AclRow], query: Mapping[str, str]) -> View:
     """Return the access rules."""
-    listing = Listing(
+    listing: Listing[AclRow] = Listing(
         noun="ACLs",
         path=("brokers", "acls"),
         text=lambda each: f"{each.principal} {each.operation} {each.kind} {each.name}",

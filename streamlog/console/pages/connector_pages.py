@@ -107,7 +107,7 @@ def connectors(found: Sequence[ConnectorRow], query: Mapping[str, str]) -> View:
     ordered = sorted(
         found, key=lambda each: (each.state != "FAILED" and not each.failed, each.name)
     )
-    listing = Listing(
+    listing: Listing[ConnectorRow] = Listing(
         noun="connectors",
         path=("connectors",),
         columns=[

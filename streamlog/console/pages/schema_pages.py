@@ -120,7 +120,7 @@ def no_registry() -> View:
 def subjects(found: Sequence[SubjectRow], query: Mapping[str, str]) -> View:
     """Return the list of subjects."""
     # Searched here: the registry finds subjects by the beginning of their names alone.
-    listing = Listing(
+    listing: Listing[SubjectRow] = Listing(
         noun="subjects",
         path=("schemas",),
         columns=[

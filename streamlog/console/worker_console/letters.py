@@ -267,6 +267,7 @@ def _shown(letter: DeadLetter, sent: Progress) -> Letter:
         exception=text(error_handling.EXCEPTION).removeprefix("builtins."),
         message=text(error_handling.MESSAGE),
         attempts=text(error_handling.ATTEMPT),
+        trace=letter.trace,
         is_internal=letter.is_internal,
         is_sent=_is_sent(letter, sent),
     )

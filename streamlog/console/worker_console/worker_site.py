@@ -15,7 +15,6 @@ from typing import Final
 from streamlog.console.app_pages.letter_pages import late_and_dead
 from streamlog.console.app_pages.task_pages import tasks
 from streamlog.console.app_pages.topology_pages import Graph, node_page, topology
-from streamlog.console.connect_desk import ConnectAccess
 from streamlog.console.console_site import Console
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.page_changes import PageChange
@@ -25,6 +24,7 @@ from streamlog.console.pages.page_parts import ROOT
 from streamlog.console.worker_console.app_watch import AppWatch
 from streamlog.console.worker_console.history_looks import HistoryLooks
 from streamlog.console.worker_console.letters import Letters
+from streamlog.console.worker_console.own_connectors import OwnConnectors
 from streamlog.console.worker_console.record_samples import RecordSamples
 from streamlog.console.worker_console.table_looks import TableLooks
 from streamlog.console.worker_console.thread_samples import ThreadSamples
@@ -82,13 +82,10 @@ def _registry_of(view: WorkerView) -> RegistrySettings | None:
     return RegistrySettings.of(url) if given is None and url else given
 
 
-def _connect_of(view: WorkerView) -> ConnectAccess | None:
-    """Return where this server answers for the app's connectors; None: there are none to show."""
-    room, is_open = view.loop.connect, view.server.passwords is None
-    # With users, the REST API needs a password, and the console knows none.
-    if room is None or not is_open or view.start.program.web_access.certificate:
-        return None
-    return ConnectAccess(url=f"http://{view.start.web}{room.herding.prefix}")
+def _connect_of(view: WorkerView) -> OwnConnectors | None:
+    """Return what answers for the app's connectors; None: it has none."""
+    room = view.loop.connect
+    return None if room is None else OwnConnectors(room.herding, view)
 
 
 def _none(_path: str) -> bool:

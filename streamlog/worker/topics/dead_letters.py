@@ -122,6 +122,12 @@ class DeadLetter(msgspec.Struct, frozen=True):
         data = self.header(header)
         return "-" if data is None else data.decode(errors="backslashreplace")
 
+    @property
+    def trace(self) -> str:
+        """Where the error arose in the app; empty if the letter does not say."""
+        data = self.header(error_handling.TRACE)
+        return "" if data is None else data.decode(errors="backslashreplace")
+
     def _has(self, header: str) -> bool:
         return header in self.headers or _CONNECT_NAMES.get(header) in self.headers
 
@@ -133,6 +139,7 @@ _CONNECT_NAMES: Final = {
     error_handling.NODE: f"{error_handling.CONNECT}connector.name",
     error_handling.EXCEPTION: f"{error_handling.CONNECT}exception.class.name",
     error_handling.MESSAGE: f"{error_handling.CONNECT}exception.message",
+    error_handling.TRACE: f"{error_handling.CONNECT}exception.stacktrace",
 }
 """Where the letters of a sink of Kafka Connect have what ours have."""
 
