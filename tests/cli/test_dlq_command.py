@@ -116,9 +116,9 @@ def test_traces_are_listed_if_asked_for(run: Invoke, tmp_path: Path) -> None:
     assert "in traced" in shown
     # What a record says does not colour the terminal.
     assert "\x1b[31m" not in shown
-    rows = [json.loads(line) for line in run("list", "shop-dlq", "--trace", "--json").splitlines()]
+    rows = json.loads(run("list", "shop-dlq", "--trace", "--json"))
     assert [bool(each["trace"]) for each in rows] == [False] * 4 + [True]
-    assert "trace" not in json.loads(run("list", "shop-dlq", "--json").splitlines()[0])
+    assert "trace" not in json.loads(run("list", "shop-dlq", "--json"))[0]
 
 
 def test_dead_letters_are_replayed_once_to_their_source(run: Invoke, tmp_path: Path) -> None:
