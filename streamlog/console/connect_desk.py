@@ -70,7 +70,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Let the redirect be the answer, which is an error."""
 
 
-class ConnectService(Protocol):
+class ConnectPort(Protocol):
     """Port: what answers requests of the REST API."""
 
     async def ask(self, method: str, path: str) -> bytes:
@@ -132,7 +132,7 @@ class RemoteConnect:
 class ConnectDesk:
     """Asks one Connect service."""
 
-    def __init__(self, service: ConnectService | None) -> None:
+    def __init__(self, service: ConnectPort | None) -> None:
         """Prepare to ask; None: there is no service."""
         self._service = service
 

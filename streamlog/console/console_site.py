@@ -29,7 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from streamlog.clock import Clock
-from streamlog.console.connect_desk import ConnectDesk, ConnectService
+from streamlog.console.connect_desk import ConnectDesk, ConnectPort
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.markup import h1, joined
 from streamlog.console.message_reader import follow
@@ -127,7 +127,7 @@ class Console:
         operators: Collection[str] | None = None,
         more: MorePages | None = None,
         registry: Callable[[], RegistrySettings | None] = lambda: None,
-        connect: ConnectService | None = None,
+        connect: ConnectPort | None = None,
     ) -> None:
         """Prepare to answer.
 

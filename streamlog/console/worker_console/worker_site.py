@@ -12,9 +12,16 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
+import msgspec
+
+from streamlog.connect.herding.herder_requests import ConnectRefusal
+from streamlog.connect_service.peer_forwarding import forwarding_of
+from streamlog.connect_service.rest_answers import parse_call
+from streamlog.connect_service.rest_port import RestPort
 from streamlog.console.app_pages.letter_pages import late_and_dead
 from streamlog.console.app_pages.task_pages import tasks
 from streamlog.console.app_pages.topology_pages import Graph, node_page, topology
+from streamlog.console.connect_desk import refused
 from streamlog.console.console_site import Console
 from streamlog.console.log_watch import LogWatch
 from streamlog.console.page_changes import PageChange
@@ -24,7 +31,6 @@ from streamlog.console.pages.page_parts import ROOT
 from streamlog.console.worker_console.app_watch import AppWatch
 from streamlog.console.worker_console.history_looks import HistoryLooks
 from streamlog.console.worker_console.letters import Letters
-from streamlog.console.worker_console.own_connectors import OwnConnectors
 from streamlog.console.worker_console.record_samples import RecordSamples
 from streamlog.console.worker_console.table_looks import TableLooks
 from streamlog.console.worker_console.thread_samples import ThreadSamples
@@ -35,6 +41,9 @@ from streamlog.registry_client import RegistrySettings
 from streamlog.transport.security import Security
 from streamlog.worker.program import Program
 from streamlog.worker.worker_sites import ServedConsole, WorkerView
+
+ERRORS_FROM: Final = 400
+"""The first HTTP status that refuses a request."""
 
 logger = logging.getLogger(__name__)
 
@@ -201,3 +210,33 @@ class AppViews:
         if parts == ("tasks", "profile"):
             return self._profiles.change_of()
         return self._letters.change_of(parts)
+
+
+class OwnConnectors:
+    """The connectors of one app; `ConnectPort` of its console.
+
+    Asked here as by their REST API, but not over HTTP: with users, the API needs a password, and
+    the console knows none. Readers of the console have shown one, and only operators change things.
+    """
+
+    def __init__(self, service: RestPort, view: WorkerView) -> None:
+        # A change belongs to the worker that leads the group, which may be another one.
+        self._rest = forwarding_of(service, view.start.log.cluster_id, tls=view.server.peer_tls)
+
+    async def ask(self, method: str, path: str) -> bytes:
+        """Return the answer to a request.
+
+        Raises:
+            UsageError: the request was refused.
+        """
+        try:
+            status, body = await self._rest.answer(parse_call(method, f"/{path}", b"", {}))
+        except ConnectRefusal as error:
+            raise refused(error.status, str(error)) from error
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        if status >= ERRORS_FROM:
+            raise refused(status, data.decode(errors="replace"))
+        return data
+
+    def close(self) -> None:
+        """Do nothing: the worker closes its connectors."""
