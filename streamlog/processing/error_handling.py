@@ -22,6 +22,7 @@ letters again (`worker/topics/dead_letters`).
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol, Self, TypeVar
@@ -137,16 +138,17 @@ def trace_of(error: BaseException) -> str:
 
 
 def _frames(error: BaseException) -> list[str]:
-    found, trace = list[str](), error.__traceback__
+    # The innermost say what has happened: an endless recursion has a thousand alike above them.
+    found, count, trace = deque[str](maxlen=FRAMES_MAX), 0, error.__traceback__
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", "?"))
         if module.partition(".")[0] not in _OURS:
             code = trace.tb_frame.f_code
             found.append(f"{module}, line {trace.tb_lineno}, in {code.co_qualname}")
+            count += 1
         trace = trace.tb_next
-    left_out = len(found) - FRAMES_MAX
-    # The innermost say what has happened: an endless recursion has a thousand alike above them.
-    return found if left_out <= 0 else [f"{left_out} more", *found[-FRAMES_MAX:]]
+    left_out = count - len(found)
+    return [f"{left_out} more", *found] if left_out else [*found]
 
 
 def _last_line(error: BaseException) -> str:

@@ -30,6 +30,7 @@ PAGES = (
     "/console/letters/shop-dlq",
     "/console/letters/shop-dlq/0/0",
     "/console/tasks",
+    "/console/history",
     "/console/topics",
     "/console/topics/orders",
     "/console/groups/shop",

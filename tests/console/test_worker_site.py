@@ -26,6 +26,7 @@ PAGES = (
     "/console/tables",
     "/console/tables/totals",
     "/console/letters",
+    "/console/history",
     "/console/tasks",
     "/console/topics",
     "/console/groups/shop",

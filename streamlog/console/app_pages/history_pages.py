@@ -95,7 +95,7 @@ class JobLook(msgspec.Struct, frozen=True):
 def histories(found: Sequence[JobLook], query: Mapping[str, str], where: str) -> View:
     """Return the list, the newest job first; `where` is the directory of the snapshots."""
     listing: Listing[JobLook] = Listing(
-        noun="histories",
+        noun="jobs",
         path=("history",),
         columns=[
             Heading("Job"), Heading("State"), Heading("Began (UTC)"), Heading("Engine"),
