@@ -311,23 +311,34 @@ class TableStep(Step):
         found = self._cache.get(raw)
         if found is None:
             data = self._store.get(self._prefix + raw)
-            if data is None:
-                return None
-            self._cache_bytes += ROW_BYTES + len(raw) + STATE_TIMES * len(data)
-            if self._cache_bytes > ROWS_BYTES_MAX:
-                self._cache.clear()
-                self._cache_bytes = 0
-            found = self._cache[raw] = self._value.loads(data)
+            return None if data is None else self._decode(raw, data)
         return found
 
     def lookup_all(self, raws: Sequence[bytes | None]) -> list[object]:
-        """Return the value for each key."""
+        """Return the value for each key; rows that are only in the store are read at once."""
         found = list(map(cast("Mapping[bytes | None, object]", self._cache).get, raws))
-        if has_none(found):
-            for at, raw in enumerate(raws):
-                if found[at] is None and raw is not None:
-                    found[at] = self.lookup(raw)
-        return found
+        if not has_none(found):
+            return found
+        pairs = zip(raws, found, strict=True)
+        wanted = list({raw: None for raw, value in pairs if value is None and raw is not None})
+        stored = zip(
+            wanted, self._store.get_all([self._prefix + raw for raw in wanted]), strict=True
+        )
+        read: dict[bytes | None, object] = {
+            raw: self._decode(raw, data) for raw, data in stored if data is not None
+        }
+        pairs = zip(raws, found, strict=True)
+        return [read.get(raw) if value is None else value for raw, value in pairs]
+
+    def _decode(self, raw: bytes, data: bytes) -> object:
+        """Return the value of a row that was read, and keep it in memory."""
+        self._cache_bytes += ROW_BYTES + len(raw) + STATE_TIMES * len(data)
+        if self._cache_bytes > ROWS_BYTES_MAX:
+            self._cache.clear()
+            self._cache_bytes = 0
+        value: object = self._value.loads(data)
+        self._cache[raw] = value
+        return value
 
     def table(self) -> Iterator[tuple[UserKey, UserValue]]:
         """Iterate over all rows, by the bytes of the key."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from streamlog import App, ProcessingError
@@ -165,3 +167,30 @@ def test_an_unreadable_row_names_the_record_that_looked_it_up() -> None:
             0,
             ends=ends,
         )
+
+
+def test_the_rows_of_a_batch_are_read_from_disk_in_one_call() -> None:
+    app = App("joins")
+    names = app.topic("names", key=str, value=str)
+    visits = app.topic("visits", key=str, value=str)
+    out = app.topic("out", key=str, value=str)
+    joined = app.stream(visits).join(app.table(names, name="people"), lambda at, name: at + name)
+    joined.to(out)
+    reads: list[int] = []
+
+    def get_all(store: MemoryStore, keys: Sequence[bytes]) -> list[bytes | None]:
+        reads.append(len(keys))
+        return [store._values.get(key) for key in keys]
+
+    with app.test() as t:
+        for key in ("a", "b"):
+            t.input(names).send(key.upper(), key=key, at=1)
+        t.restart()
+        for key in ("a", "b", "none", "a"):
+            t.topic("visits").append(b"1", key=key.encode(), timestamp_ms=2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(MemoryStore, "get_all", get_all)
+            patch.setattr(MemoryStore, "get", lambda _store, key: pytest.fail(f"{key!r} alone"))
+            t.settle()
+        assert [record.value for record in t.output(out).records] == ["1A", "1B", "1A"]
+    assert reads == [3]
