@@ -309,9 +309,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._take_up_frames()
             except StreamlogError as error:
                 self._hang_up(str(error))
-            self._write()
-            self._count()
-            self._read_on(self._has_room() and self._has_memory())
+            self._end_work()
+
+    def _end_work(self) -> None:
+        """Write the answers that there are, and decide whether more is read."""
+        self._write()
+        self._count()
+        self._read_on(self._has_room() and self._has_memory())
 
     def _take_up_frames(self) -> None:
         while self._has_room():
@@ -610,10 +614,17 @@ class Connection(asyncio.BufferedProtocol):
             self._hang_up(str(error))
         else:
             self._now_s = slot.ready_s = self._clock()
-            self._fill(slot, answer.result())
+            if self._queue[0] is slot:
+                # The usual answer: nothing is before it, so its memory need not be counted.
+                self._queue.popleft()
+                self._finish(slot, self._encoded(slot, answer.result()))
+            else:
+                self._fill(slot, answer.result())
             self._drain()
             if self._gate is not None and self._gate.is_over:
                 self._turn_away(self._gate.reason)
+            elif self._reader.is_empty:
+                self._end_work()  # The usual client sends no request while one waits.
             else:
                 self._work()
 
@@ -627,11 +638,15 @@ class Connection(asyncio.BufferedProtocol):
             slot = self._queue.popleft()
             pieces = slot.pieces or []
             self._queued_bytes -= memory_bytes(pieces)
-            self._hand_out(pieces)
-            handed_out_s = self._clock()
-            slot.record(handed_out_s)
-            if self._logs_responses:
-                self._log_response(slot, handed_out_s)
+            self._finish(slot, pieces)
+
+    def _finish(self, slot: QueuedRequest, pieces: list[Piece]) -> None:
+        """Hand out an answer that was waited for, and record its times."""
+        self._hand_out(pieces)
+        handed_out_s = self._clock()
+        slot.record(handed_out_s)
+        if self._logs_responses:
+            self._log_response(slot, handed_out_s)
 
     def _log_response(self, slot: QueuedRequest, handed_out_s: float) -> None:
         request, together = slot.request, ""
