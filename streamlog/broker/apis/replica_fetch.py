@@ -345,6 +345,7 @@ class ReplicaFetches:
         response.session_id = session.session_id
         for topic, parts, answered in zip(request.topics, asked, response.responses, strict=True):
             self._keep(session, topic, parts)
+            session.refused.clear()  # This response has them.
             for each, data in zip(parts, answered.partitions, strict=True):
                 each.sent_ends = _ends_of(data)
         return response
@@ -381,8 +382,10 @@ class ReplicaFetches:
             key = (topic.topic_id, each.wanted.partition)
             known = session.parts.get(key)
             if each.replica is None:
-                # The topic is unknown here, or was deleted: the follower gets the error once.
+                # The topic is not known here yet, or was deleted: the follower gets the error once,
+                # and names the partition again after a pause.
                 self._sessions.forget(session, key)
+                session.refused[key] = each
                 continue
             if known is not None and known.replica is each.replica:
                 each.sent_ends = known.sent_ends
@@ -419,8 +422,9 @@ class ReplicaFetches:
         quota = self._replicas.leader_quota
         exceeded_ms = quota.exceeded_for_ms(now_ms)
         reading = _Reading(request, is_exceeded=exceeded_ms > 0)
-        found: list[tuple[Key, _Asked, PartitionData]] = []
-        is_due = is_due or request.max_wait_ms <= 0
+        found = [(key, each, reading.read(each)) for key, each in session.refused.items()]
+        session.refused.clear()
+        is_due = is_due or bool(found) or request.max_wait_ms <= 0
         for key in list(session.due):
             asked = session.parts[key]
             data = reading.read(asked)

@@ -68,6 +68,7 @@ class FollowerSession(Generic[Part, Waiting]):
         "is_woken",
         "names",
         "parts",
+        "refused",
         "session_id",
         "unsettled",
         "waiting",
@@ -82,6 +83,8 @@ class FollowerSession(Generic[Part, Waiting]):
         """The time of the last request."""
         self.parts: dict[Key, Part] = {}
         self.names: dict[Key, TopicPartition] = {}
+        self.refused: dict[Key, Part] = {}
+        """Fetches of the last request for partitions that are not here: the response has errors."""
         # Dicts and not sets: what is due first is answered first, so that no partition starves.
         self.due: dict[Key, None] = {}
         self.unsettled: dict[Key, None] = {}

@@ -165,6 +165,27 @@ async def test_a_replica_that_left_the_in_sync_set_rejoins_while_nothing_is_appe
 
 
 @story
+async def test_a_follower_that_knows_a_partition_before_its_leader_asks_again(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.nodes[0]
+    await leader.produce(b"a")
+    await settle(cluster)
+    watched = Watched(leader)
+    known = leader.replicas._replicas.pop(("t", 0))  # As before its metadata has arrived.
+    for node in cluster.nodes[1:]:  # They name the partition again, as if it were new.
+        replica = node.replicas.get("t", 0)
+        assert replica is not None
+        assert replica.machine.follower is not None
+        replica.machine.follower._outstanding = None
+        node.replicas.may_fetch(replica)
+    await cluster.until(lambda: any(each.topics for each in watched.requests))
+    leader.replicas._replicas["t", 0] = known
+    assert (await leader.produce(b"b")).error_code == 0
+    assert all(node.end == 2 for node in cluster.nodes)
+
+
+@story
 async def test_a_leader_that_has_forgotten_a_session_is_asked_for_another(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     await leader.produce(b"a")
