@@ -18,7 +18,8 @@ def counting(app: App, emit: Emit = Emit.CLOSE) -> None:
     orders = app.topic("orders", key=str, value=int)
     by_value = app.stream(orders).group_by(lambda _, v: str(v), name="by-value")
     windows = by_value.windowed(tumbling("1m", grace="0s")).emit(emit)
-    windows.count(name="per-minute").changes().to(app.topic("counts", key=str, value=int))
+    changes = windows.count(name="per-minute").changes()
+    changes.map(lambda key, n: (key.key, n)).to(app.topic("counts", key=str, value=int))
 
 
 def test_stages_are_cut_at_repartition_topics_and_explained() -> None:

@@ -105,6 +105,9 @@ class LinkReader:
     def assign(self, copies: dict[Key, MirrorCopy]) -> None:
         """Read for these mirrors from now on, and for no others."""
         self._copies = copies
+        # At once: before the next round, an open fetch may be answered for one that was paused.
+        for fetcher, _ in self._fetchers.values():
+            fetcher.keep(copies)
         self._changed.set()
 
     async def run(self) -> None:

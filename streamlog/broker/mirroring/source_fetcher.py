@@ -14,7 +14,7 @@ Not done here: what a mirror fetches and makes of an answer (`mirror_copy`), who
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -120,6 +120,12 @@ class SourceFetcher:
                 self._resting.pop(key, None)
         self.refused &= copies.keys()
         self._wake.set()
+
+    def keep(self, copies: Mapping[Key, MirrorCopy]) -> None:
+        """Fetch no more for mirrors that are not among these."""
+        kept = {key: each for key, each in self._copies.items() if copies.get(key) is each}
+        if len(kept) < len(self._copies):
+            self.assign(kept)
 
     def look_again(self) -> None:
         """Check again what to fetch: something that a mirror waited for has come."""

@@ -256,6 +256,8 @@ class Leader:
         follower = self.followers.get(broker)
         if follower is None or not 0 <= follower.leader_end_offset <= follower.end_offset:
             return
+        if broker not in self._maximal_isr():
+            return  # It left, so only a new fetch counts.
         follower.caught_up_ms = max(follower.caught_up_ms, asked_ms)
         follower.fetched_ms = max(follower.fetched_ms, asked_ms)
 
@@ -317,8 +319,13 @@ class Leader:
         # Any proposal is void: it named an older partition epoch, so it is either in this state
         # or the controller will refuse it.
         self._pending = None
+        left = self.isr.difference(state.isr)
         self.isr, self.partition_epoch = frozenset(state.isr), state.partition_epoch
         self._set_replicas(state, now_ms)
+        for broker in left & self.followers.keys():
+            # 1. Follower 3 has everything; its disk fails, and it leaves. 2. A record is appended.
+            # 3. If follower 3 counted as caught up, no fetch of follower 2 would commit the record.
+            self.followers[broker].caught_up_ms = NEVER_MS
         return self._advance()
 
     def _set_replicas(self, state: ReplicaState, now_ms: int) -> None:

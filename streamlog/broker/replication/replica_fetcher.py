@@ -145,7 +145,8 @@ class ReplicaFetcher:
                 if self._is_syncing():
                     continue
                 asked = self._next()
-                if not asked and not self._session.has_open_fetches:
+                session = self._session
+                if not (asked or session.has_open_fetches or session.has_gone):
                     continue
                 if await self._fetch(asked):
                     pause_s = RETRY_S
@@ -350,7 +351,8 @@ class ReplicaFetcher:
         return FetchRequest(
             replica_id=broker,
             replica_state=FetchingReplica(replica_id=broker, replica_epoch=broker_epoch),
-            max_wait_ms=self._config.fetch_wait_max_ms,
+            # A request that only ends fetches has nothing to wait for.
+            max_wait_ms=self._config.fetch_wait_max_ms if self._session.has_open_fetches else 0,
             min_bytes=1,
             max_bytes=self._config.fetch_response_max_bytes,
             session_id=self._session.session_id,

@@ -186,6 +186,8 @@ class LeaderSession(Generic[Follower]):
         """The epoch of the next request."""
         self._open: dict[Key, tuple[Follower, OutstandingFetch]] = {}
         self._answered: dict[Key, None] = {}
+        self.has_gone = False
+        """Whether the leader still has to forget a replica that has left."""
         self._keys: WeakKeyDictionary[Follower, Key] = WeakKeyDictionary()
         """The key under which a replica was last named. Weak, because it may end meanwhile."""
 
@@ -198,6 +200,7 @@ class LeaderSession(Generic[Follower]):
         """Add the fetches of the next request; return the partitions that it has to forget."""
         gone = [key for key in self._answered if key not in named]
         self._answered.clear()
+        self.has_gone = False
         self._open.update(named)
         for key, (replica, _) in named.items():
             self._keys[replica] = key
@@ -231,11 +234,15 @@ class LeaderSession(Generic[Follower]):
         if key is not None and open_fetch is not None and open_fetch[0] is replica:
             del self._open[key]
             self._answered[key] = None
+        # Even if nothing else is fetched: 1. A follower's disk fails while it appends. 2. It leaves
+        # the in-sync set. 3. Its leader, which knows a fetch of it, would take it back.
+        self.has_gone = self.has_gone or key in self._answered
 
     def end(self) -> dict[Key, tuple[Follower, OutstandingFetch]]:
         """End the session; return the fetches that were open."""
         lost, self._open = self._open, {}
         self._answered.clear()
+        self.has_gone = False
         self._keys.clear()
         self.session_id, self.epoch = NO_SESSION, FIRST_EPOCH
         return lost

@@ -170,4 +170,4 @@ def test_late_and_early_emission_are_refused_for_count_windows(
 
 def test_a_topology_describes_count_windows() -> None:
     app, _, _ = counted_app(count_window(5, step=2, timeout="1m"))
-    assert "windows of 5 records every 2, up to 60000 ms, emit CLOSE" in app.topology().describe()
+    assert "windows of 5 records every 2, up to 1m, emit CLOSE" in app.topology().describe()
