@@ -65,7 +65,7 @@ MESSAGE_CHARACTERS_MAX = 2_000
 TRACE_CHARACTERS_MAX: Final = 8_000
 FRAMES_MAX: Final = 30
 CAUSES_MAX: Final = 5
-_OURS: Final = frozenset({"streamlog", "spark_bridge"})
+_NOT_OF_THE_APP: Final = frozenset({"streamlog", "spark_bridge", "asyncio"})
 
 
 class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,8 +122,9 @@ class DeadLetterRecord(msgspec.Struct, frozen=True, kw_only=True):
 def trace_of(error: BaseException) -> str:
     """Return where an error arose in the app, the innermost function last; empty if outside of it.
 
-    Only functions of the app and its libraries count, by module and line. Those of streamlog depend
-    on how records were batched, and a letter must not: a history writes the letters of a live run.
+    Only functions of the app and its libraries count, by module and line. Those of streamlog and of
+    the event loop depend on how records came, and a letter must not: a history writes the letters
+    of a live run.
     """
     parts, has_frames, found = list[str](), False, error
     for _ in range(CAUSES_MAX):
@@ -142,7 +143,7 @@ def _frames(error: BaseException) -> list[str]:
     found, count, trace = deque[str](maxlen=FRAMES_MAX), 0, error.__traceback__
     while trace is not None:
         module = str(trace.tb_frame.f_globals.get("__name__", "?"))
-        if module.partition(".")[0] not in _OURS:
+        if module.partition(".")[0] not in _NOT_OF_THE_APP:
             code = trace.tb_frame.f_code
             found.append(f"{module}, line {trace.tb_lineno}, in {code.co_qualname}")
             count += 1
