@@ -206,7 +206,7 @@ async def test_an_earlier_owner_is_fenced(tmp_path: Path) -> None:
             await zombie.begin()
             await zombie.write(batch([(1, None, b"lost", ())]))
             await successor.recover([PLACE])
-            # Its record may come after the abort: then it has to begin again, which finds it fenced.
+            # Its record may come after the abort: it begins again then, and finds itself fenced.
             with pytest.raises((Fenced, Retriable)):
                 await zombie.commit({PLACE: 1})
             await flush(successor, b"a", first=0)
