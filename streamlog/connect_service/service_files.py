@@ -51,7 +51,7 @@ _TIMES: Final = {
     "rebalance.timeout.ms": "rebalance_timeout_ms",
 }
 MISSPELT: Final = 0.9
-"""How alike names are of which one is a misspelt other one."""
+"""Names at least this similar count as a misspelling, from 0 to 1."""
 _MS_MAX: Final = {"inter.worker.key.ttl.ms": 2**31 - 1, "session.timeout.ms": 1_800_000}
 _PARTITIONS_MAX: Final = 10_000
 _PORT_MAX: Final = 65_535

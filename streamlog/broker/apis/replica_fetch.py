@@ -181,7 +181,7 @@ class _Reading:
         self._is_exceeded = is_exceeded
 
     def read(self, each: _Asked) -> PartitionData:
-        """Return what there is for a partition now."""
+        """Return the answer for a partition, as of now."""
         each.is_throttled = each.replica is not None and each.replica.throttles_follower(
             self._asker
         )
@@ -472,7 +472,7 @@ class ReplicaFetches:
         waiting.answer.set_result(response)
 
     def _refuse_waiting(self, session: _Session) -> None:
-        """End a request of which the follower no longer awaits the answer: it has sent another."""
+        """Refuse the waiting request: its follower has sent another one."""
         waiting, session.waiting = session.waiting, None
         if waiting is not None and not waiting.answer.done():
             code = ErrorCode.INVALID_FETCH_SESSION_EPOCH

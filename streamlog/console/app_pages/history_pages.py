@@ -48,7 +48,7 @@ from streamlog.console.pages.page_parts import (
 from streamlog.snapshots.job_notes import ComparisonNote, JobNote
 
 SILENT_MS: Final = 60_000
-"""A job that runs notes something more often, unless one record takes so long."""
+"""A job that has noted nothing for this long is shown as silent."""
 OUTPUTS: Final[Mapping[str, str]] = {
     "discard": "discarded", "stage": "staged", "publish": "published",
 }  # fmt: skip

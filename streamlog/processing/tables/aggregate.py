@@ -293,7 +293,7 @@ class AggregateStep(Step):
         self._has_absent = False
         """Whether a record's result was None where there was no row, so that there is no change."""
         self._absent: set[bytes] = set()
-        """Keys of which the store has no row (`_read_ahead`)."""
+        """Keys without a row in the store, as `_read_ahead` has found."""
         self._sizes = RowSizes()
 
     def process(self, batch: Batch) -> None:
