@@ -260,7 +260,10 @@ def _scalar_text(value: object, schema: Schema | None) -> str:
 
 def _in_struct(field: Field, row: Mapping[str, object]) -> str:
     value = row.get(field.name)
-    # Kafka writes a struct by its JSON converter, which quotes bytes; a map's it does not.
+    # Kafka writes a struct by its JSON converter, which quotes bytes and writes defaults for nulls;
+    # those of a map it does not.
+    if value is None and field.schema.logical is None:
+        value = field.default
     if isinstance(value, bytes | bytearray | memoryview):
         return _quoted(java_text(value))
     return _embedded(value, field.schema)

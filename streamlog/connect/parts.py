@@ -50,8 +50,10 @@ class OffsetBook:
 
     def replay(self, key: bytes | None, value: bytes | None) -> None:
         """Apply one record of the topic."""
+        if key is None:
+            return
         try:
-            connector, part = _key(key or b"")
+            connector, part = _key(key)
             offset = None if value is None else _offset(value)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
@@ -59,8 +61,7 @@ class OffsetBook:
         # The first bytes of a part stay its key. 1. A Java worker has written {"b":1,"a":2}.
         # 2. This worker writes the part as {"a":2,"b":1}. 3. Compaction keeps both keys for good,
         # and after a tombstone for one of them the other would bring the old offset back.
-        if key is not None:
-            self._keys.setdefault(at, key)
+        self._keys.setdefault(at, key)
         if offset is None:
             self._offsets.pop(at, None)
             self._parts.pop(at, None)

@@ -17,7 +17,6 @@ WAIT_MS_MAX: Final = 60_000
 """The longest wait; Kafka Connect's default of `errors.retry.delay.max.ms`."""
 JITTER: Final = 0.2
 """The largest share of a wait that chance takes off."""
-_DOUBLINGS_MAX: Final = 32
 WITHOUT_END: Final = -1
 """Kafka Connect's `errors.retry.timeout` for no limit."""
 
@@ -58,7 +57,7 @@ class RecordRetry:
         if is_limited and now_ms >= self._deadline_ms:
             self._failures = 0
             return None
-        wait_ms = FIRST_WAIT_MS << min(self._failures, _DOUBLINGS_MAX)
+        wait_ms = _doubled(self._failures, longest_ms)
         self._failures += 1
         # Apache Kafka's: behind the limit it draws a wait, so that tasks do not return together.
         if wait_ms > longest_ms:
@@ -85,10 +84,8 @@ class Backoff:
             chance: a random number from 0 to 1.
             at_least_ms: the wait that the other side has asked for, which may exceed the limit.
         """
-        # Bounded: after days of failures the shift would be a number of thousands of digits.
-        doublings = min(self.failures, _DOUBLINGS_MAX)
+        wait_ms = min(_doubled(self.failures, self._wait_ms_max), self._wait_ms_max)
         self.failures += 1
-        wait_ms = min(FIRST_WAIT_MS << doublings, self._wait_ms_max)
         wait_ms = round(wait_ms * (1 - JITTER * chance))
         # "Retry-After: 3600" of a server that is overloaded is honoured beyond the limit.
         return max(wait_ms, at_least_ms or 0)
@@ -96,3 +93,9 @@ class Backoff:
     def succeed(self) -> None:
         """Note a success: the next failure waits as briefly as a first one."""
         self.failures = 0
+
+
+def _doubled(failures: int, longest_ms: int) -> int:
+    """Return the first wait, doubled at each failure until it is longer than the longest."""
+    # Bounded: after days of failures the shift would be a number of thousands of digits.
+    return FIRST_WAIT_MS << min(failures, longest_ms.bit_length())

@@ -58,6 +58,15 @@ def test_malformed_records_are_passed_over() -> None:
     assert [*book.offsets_of("s")] == []
 
 
+def test_the_parts_of_a_connector_are_listed_by_name_without_those_of_others() -> None:
+    book = OffsetBook()
+    for connector, part in (("b", "z"), ("a", "y"), ("b", "x"), ("aa", "w"), ("b", "y")):
+        book.replay(encode_offset_key(connector, {"p": part}), encode_offset({"at": part}))
+    book.replay(encode_offset_key("b", {"p": "z"}), None)
+    assert [*book.offsets_of("b")] == [({"p": "x"}, {"at": "x"}), ({"p": "y"}, {"at": "y"})]
+    assert [*book.offsets_of("c")] == []
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), OBJECTS, st.none() | OBJECTS), max_size=12))
 def test_the_last_record_of_a_part_counts(
     records: list[tuple[str, dict[str, object], dict[str, object] | None]],

@@ -28,6 +28,8 @@ def test_a_wait_that_was_asked_for_is_honoured_beyond_the_limit() -> None:
         assert backoff.fail(1, at_least_ms=1) <= 60_000
     assert backoff.fail(0) == 60_000
     assert Backoff(wait_ms_max=0).fail(0.5) == 0
+    days = Backoff(wait_ms_max=10**12)
+    assert max(days.fail(0) for _ in range(99)) == 10**12, "however long the limit is"
     assert WITHOUT_END == -1, "as Kafka Connect writes it"
 
 

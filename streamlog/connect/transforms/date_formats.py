@@ -132,10 +132,12 @@ class DateFormat:
             first, days = datetime(year, 1, 1, tzinfo=UTC), int(values["D"]) - 1
         hours = int(values.get("H") or 0)
         if "k" in values:
-            hours = int(values["k"]) % 24
+            hours = int(values["k"]) if values["k"] != "24" else 0
         if "h" in values or "K" in values:
-            hours = int(values.get("h") or values["K"]) % 12
-            hours += 12 if values.get("a", "").lower() == "pm" else 0
+            # Noon and midnight are 12 of "h". More than 12 is an hour of the day, as 13 of "hh:mm".
+            hours = int(values.get("h") or values["K"])
+            hours = 0 if hours == _NOON and "h" in values else hours
+            hours += _NOON if values.get("a", "").lower() == "pm" else 0
         when = first + timedelta(
             days=days,
             hours=hours,

@@ -9,7 +9,7 @@ import msgspec
 
 from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.java_values import kind_of, moment_ms
-from streamlog.connect.row_schema import Field, Schema
+from streamlog.connect.row_schema import Field, Schema, fields_of
 from streamlog.connect.schema_record import SchemaRecord, with_schemas
 from streamlog.connect.transforms.key_or_value import (
     FieldSyntax,
@@ -20,6 +20,7 @@ from streamlog.connect.transforms.key_or_value import (
     split_path,
     struct_of_fields,
     with_default,
+    with_defaults,
 )
 from streamlog.errors import ConfigError
 from streamlog.replace import replace
@@ -88,6 +89,7 @@ class InsertField(KeyOrValue, frozen=True, kw_only=True):
         timestamp_field: the field for the record's time.
         static_field: the field for a text.
         static_value: the text.
+        replace_null_with_default: whether null becomes the default of a field that is there.
     """
 
     topic_field: str | None = None
@@ -96,6 +98,7 @@ class InsertField(KeyOrValue, frozen=True, kw_only=True):
     timestamp_field: str | None = None
     static_field: str | None = None
     static_value: str | None = None
+    replace_null_with_default: bool = True
 
     def check(self) -> None:
         """Raise ConfigError if nothing is inserted, or the text is missing."""
@@ -112,6 +115,8 @@ class InsertField(KeyOrValue, frozen=True, kw_only=True):
             return record
         added = list(self._added(whole, has_schema=schema is not None))
         row = dict(require_row(schema, value, "field insertion"))
+        if schema is not None and self.replace_null_with_default:
+            row = with_defaults(schema.fields, row)
         row.update((name, what) for name, _, what in added if what is not None)
         if schema is None:
             return self.with_operand(whole, None, row)
@@ -346,6 +351,8 @@ class SetSchemaMetadata(KeyOrValue, frozen=True, kw_only=True):
             raise BadRecord("Schema required for [updating schema metadata]")
         name = schema.name if self.schema_name is None else self.schema_name
         version = schema.version if self.schema_version is None else self.schema_version
+        if self.replace_null_with_default and schema.kind == "struct" and value is not None:
+            value = with_defaults(schema.fields, fields_of(value))
         return replace(schema, name=name, version=version), value
 
 

@@ -7,6 +7,7 @@ it (SimpleHeaderConverter by default) is written here at once, in that converter
 from __future__ import annotations
 
 import json
+import math
 from decimal import Decimal
 from typing import Final, Literal
 
@@ -21,6 +22,7 @@ from streamlog.connect.transforms.key_or_value import (
     require_row,
     struct_of_fields,
     with_default,
+    with_defaults,
 )
 from streamlog.errors import ConfigError
 from streamlog.replace import replace
@@ -101,6 +103,7 @@ class HeaderFrom(KeyOrValue, frozen=True, kw_only=True):
         if schema is not None:
             kept = [each for each in schema.fields if each.name not in self.fields]
             schema = struct_of_fields(schema, kept)
+            left = with_defaults(kept, left) if self.replace_null_with_default else left
         return self.with_operand(whole, schema, left)
 
     def _bytes(self, schema: Schema | None, value: object, name: str) -> bytes | None:
@@ -125,18 +128,17 @@ def literal_bytes(text: str) -> bytes | None:
 
 
 def _number_text(number: Decimal) -> str:
-    is_whole = number == number.to_integral_value()
-    if is_whole and int(number) in INT64:
+    if number == number.to_integral_value() and int(number) in INT64:
         return str(int(number))
-    # 1. Kafka reads "0.1" as the first type that holds it, a float32. 2. It writes that type's text
-    # again. So digits beyond a float32 are lost here as they are there.
-    # The narrowest type that holds it: a float32 that is finite, then a float64, then a decimal.
-    for as_single in (True, False):
-        # A whole number too large for int64 stays a decimal, whatever floats might hold it.
-        value = single(float(number)) if as_single else float(number)
-        if value not in (float("inf"), float("-inf")) and not is_whole:
-            return float_text(value, is_single=as_single)
-    return format(number, "f")
+    # 1. Kafka reads "0.1" as the first type that holds it: a float32 or a float64 that is finite,
+    # then a decimal. 2. It writes that type's text again. So digits beyond a float32 are lost here
+    # as they are there. Digits alone, without a point or an exponent, are no float to it.
+    if number.as_tuple().exponent != 0:
+        value = float(number)
+        for is_single, found in ((True, single(value)), (False, value)):
+            if math.isfinite(found):
+                return float_text(found, is_single=is_single)
+    return str(number)
 
 
 def _structured(text: str) -> str:

@@ -77,6 +77,9 @@ PREDICATES: Final[Mapping[str, type[AnyPredicate]]] = {
     each.__name__: each for each in (HasHeaderKey, RecordIsTombstone, TopicNameMatches)
 }
 
+_TRIMMED: Final = "".join(map(chr, range(ord(" ") + 1)))
+"""What Java's `trim` takes off: the space and every character before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChainStep:
@@ -218,6 +221,9 @@ def _aliases(settings: Mapping[str, str], name: str) -> list[str]:
 
 
 def _behind(settings: Mapping[str, str], prefix: str) -> dict[str, str]:
+    # Kafka trims the text of every setting, so " 7 " masks a field as "7".
     return {
-        key.removeprefix(prefix): text for key, text in settings.items() if key.startswith(prefix)
+        key.removeprefix(prefix): text.strip(_TRIMMED)
+        for key, text in settings.items()
+        if key.startswith(prefix)
     }

@@ -52,6 +52,18 @@ def test_a_predicate_says_what_a_filter_drops(negate: str, kept: list[str]) -> N
     assert [topic for topic in "ab" if chain(record({}, topic)) is not None] == kept
 
 
+def test_the_text_of_a_setting_is_trimmed_as_kafka_does() -> None:
+    settings = {
+        "transforms": "mask",
+        "transforms.mask.type": f" {KAFKA}MaskField$Value",
+        "transforms.mask.fields": "card",
+        "transforms.mask.replacement": "\t x \u00a0\x00",
+    }
+    changed = chain_of(settings)(record({"card": "4711"}))
+    assert changed is not None
+    assert changed.value == {"card": "x \u00a0"}, "Java's trim knows no space behind ASCII"
+
+
 def test_no_transforms_change_nothing() -> None:
     assert chain_of({}) == TransformChain()
     same = record({"a": 1})

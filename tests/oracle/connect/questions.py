@@ -8,12 +8,22 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
+from streamlog.connect.transforms.date_formats import DateFormat
 from tests.oracle.connect.runner import Question
 from tests.oracle.connect.unwrap_questions import CLASS, unwrap
 
 PACKAGE: Final = "org.apache.kafka.connect.transforms."
 LOGICAL: Final = "org.apache.kafka.connect.data."
+WITH_DEFAULTS: Final = frozenset(
+    {"Cast", "ExtractField", "HeaderFrom", "InsertField", "MaskField", "ReplaceField"}
+    | {"SetSchemaMetadata", "TimestampConverter", "ValueToKey"}
+)
+"""The transforms with the setting `replace.null.with.default`."""
 NAMES: Final = ("a", "b", "c", "d.e", "when", "id")
+PATHS: Final = (
+    *("`d.e`.y", "`d.e`", "a.y", "a..b", "a.", "`a", "`a`b`", "`a\\`", "`a\\`.x`", "a.`x`"),
+    *("a.`x`.y", "`a`.`y`.z", "`a`.", "``"),
+)
 CASTS: Final = ("int8", "int16", "int32", "int64", "float32", "float64", "boolean", "string")
 TEXTS: Final = (
     "",
@@ -28,10 +38,15 @@ TEXTS: Final = (
     'é"\\',
     " 4",
     "2024-05-06",
+    "-0",
+    "NaN",
+    "1.5f",
+    "99999999999",
 )
 FORMATS: Final = (
     *("yyyy-MM-dd", "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'", "yyyyMMddHHmmss", "dd/MM/yy hh:mm a"),
     *("EEE, d MMM yyyy HH:mm:ss Z", "EEEE MMMM", "H:m:s", "D yyyy", "yyyy-MM-dd'T'HH:mm:ssX"),
+    *("d LLL yy K a", "kk 'o''clock' u", "y-M z", "yyy LL DDD", "zzzz yyyy", "''yy''MMdd", "SSS s"),
 )
 Json = Any
 
@@ -45,12 +60,19 @@ def question(seed: int) -> Question:
     row = _struct if has_schemas else _map
     fields = chance.sample(NAMES, chance.randint(1, 4))
     name, config = _KINDS[seed % (len(_KINDS) + 1)](chance, fields)
+    converter = {"schemas.enable": str(has_schemas).lower()}
+    if chance.random() < 0.3:
+        # Without it nulls of fields with a default do not reach the transform.
+        converter["replace.null.with.default"] = "false"
+    if name.partition("$")[0] in WITH_DEFAULTS and chance.random() < 0.3:
+        config["replace.null.with.default"] = chance.choice(["true", "false"])
+    value = _whole(chance) if chance.random() < 0.1 and has_schemas else row(chance, fields)
     return {
         "class": f"{PACKAGE}{name}",
         "config": config,
-        "converter": {"schemas.enable": str(has_schemas).lower()},
+        "converter": converter,
         "key": row(chance, chance.sample(NAMES, 2)),
-        "value": None if chance.random() < 0.05 and not has_schemas else row(chance, fields),
+        "value": None if chance.random() < 0.05 else value,
         "topic": chance.choice(["orders", "shop.orders", "a-1", "2024"]),
         "partition": chance.randint(0, 3),
         "offset": chance.randint(0, 10**6),
@@ -72,6 +94,14 @@ def _unwrap(chance: Random) -> Question:
 # ------------------------------------------------------------------------------ records
 
 
+def _whole(chance: Random) -> str:
+    """Return a value that is no row."""
+    schema, value = _typed(chance, 2)
+    if chance.random() < 0.3:
+        schema, value = {**schema, "optional": True}, chance.choice([value, None])
+    return json.dumps({"schema": schema, "payload": value})
+
+
 def _map(chance: Random, fields: Sequence[str]) -> str:
     return json.dumps({name: _free(chance, 0) for name in fields})
 
@@ -87,10 +117,18 @@ def _free(chance: Random, depth: int) -> Json:  # noqa: PLR0911 - a case for eac
         case 3:
             return round(chance.uniform(-10, 10) * 10 ** chance.randint(-6, 12), 4)
         case 4 | 5:
-            return chance.choice(TEXTS)
+            return _text(chance)
         case 6 | 7:
             return {name: _free(chance, depth + 1) for name in chance.sample("xyz", 2)}
     return [_free(chance, depth + 1) for _ in range(2)]
+
+
+def _text(chance: Random) -> str:
+    """Return a text, at times with a date in it."""
+    if chance.random() < 0.6:
+        return chance.choice(TEXTS)
+    when = DateFormat(chance.choice(FORMATS)).text(chance.randint(-(10**11), 2 * 10**12))
+    return chance.choice([when, when.lower(), when.replace("0", "5"), when.replace("+00", "-03")])
 
 
 def _struct(chance: Random, fields: Sequence[str]) -> str:
@@ -107,10 +145,10 @@ def _of_fields(chance: Random, fields: Sequence[str], depth: int) -> tuple[dict[
     for name in fields:
         schema, value = _typed(chance, depth)
         schema["optional"] = chance.random() < 0.5
+        if _may_default(schema) and chance.random() < 0.3:
+            schema["default"] = value
         if schema["optional"] and chance.random() < 0.3:
             value = None
-        elif _may_default(schema) and chance.random() < 0.2:
-            schema["default"] = value
         described.append({**schema, "field": name})
         row[name] = value
     return {"type": "struct", "fields": described, "optional": False}, row
@@ -135,7 +173,7 @@ def _typed(chance: Random, depth: int) -> tuple[dict[str, Json], Json]:  # noqa:
         case "boolean":
             return {"type": kind}, chance.random() < 0.5
         case "string":
-            return {"type": kind}, chance.choice(TEXTS)
+            return {"type": kind}, _text(chance)
         case "bytes":
             return {"type": kind}, b64encode(chance.randbytes(3)).decode()
         case "struct":
@@ -187,13 +225,13 @@ def _cast(chance: Random, fields: Sequence[str]) -> Made:
         return f"Cast{_side(chance)}", {"spec": chance.choice(CASTS)}
     cast = chance.sample(list(fields), chance.randint(1, len(fields)))
     return f"Cast{_side(chance)}", {
-        "spec": ",".join(f"{each}:{chance.choice(CASTS)}" for each in cast)
+        "spec": ",".join(f"{each}:{chance.choice([*CASTS, 'INT32 '])}" for each in cast)
     }
 
 
 def _extract(chance: Random, fields: Sequence[str]) -> Made:
     if chance.random() < 0.5:
-        path = chance.choice([f"{fields[0]}.x", "`d.e`.y", "`d.e`", "a.y", fields[0], "a..b", "a."])
+        path = chance.choice([f"{fields[0]}.x", f"{fields[0]}.x.y", fields[0], *PATHS])
         config = {"field": path, "field.syntax.version": "V2"}
         return f"ExtractField{_side(chance)}", config
     return f"ExtractField{_side(chance)}", {"field": _some(chance, fields)}
@@ -224,7 +262,7 @@ def _replace(chance: Random, fields: Sequence[str]) -> Made:
 def _mask(chance: Random, fields: Sequence[str]) -> Made:
     config = {"fields": ",".join(chance.sample(list(fields), chance.randint(1, len(fields))))}
     if chance.random() < 0.5:
-        config["replacement"] = chance.choice(["0", "-1", "12", "x", "3.5"])
+        config["replacement"] = chance.choice(["0", "-1", "12", "x", "3.5", " 7 ", "70000", ""])
     return f"MaskField{_side(chance)}", config
 
 
@@ -240,7 +278,14 @@ def _metadata(chance: Random, _: Sequence[str]) -> Made:
 
 
 def _header_from(chance: Random, fields: Sequence[str]) -> Made:
-    config = {"fields": fields[0], "headers": "h", "operation": chance.choice(["move", "copy"])}
+    named = chance.sample(list(fields), chance.randint(1, min(2, len(fields))))
+    if chance.random() < 0.1:
+        named[0] = "missing"
+    config = {
+        "fields": ",".join(named),
+        "headers": ",".join("hi"[: len(named)]) if chance.random() < 0.95 else "h,i,j",
+        "operation": chance.choice(["move", "copy"]),
+    }
     return f"HeaderFrom{_side(chance)}", config
 
 
@@ -257,6 +302,8 @@ def _insert_header(chance: Random, _: Sequence[str]) -> Made:
         "[1, 2]",
         "300",
         "é",
+        *("9223372036854775807", "9223372036854775808", "1e400", "1e40", "-1e-60", "1.0", "0.0"),
+        *("16777217.5", "false", '{"a": [1,  "x"]}', "[1, ", "{}", '"q"', " 1", "2024-05-06", ""),
     ]
     return "InsertHeader", {"header": "h", "value.literal": chance.choice(literals)}
 
