@@ -247,12 +247,13 @@ _FATAL: Final = frozenset({ErrorCode.FENCED_INSTANCE_ID})
 _ABORTS_TRANSACTION: Final = frozenset({ErrorCode.TRANSACTION_ABORTABLE})
 
 
-def error_for(code: int, detail: str) -> errors.LogError:
+def error_for(code: int, detail: str, said: str | None = None) -> errors.LogError:
     """Return the exception for an error code.
 
     Args:
         code: the error code, not 0.
         detail: what was requested, and where, for the message.
+        said: the broker's own message, if it sent one.
 
     Raises:
         UsageError: the code is 0, which means no error.
@@ -260,8 +261,13 @@ def error_for(code: int, detail: str) -> errors.LogError:
     if code == ErrorCode.NONE:
         raise errors.UsageError(f"no error: {detail}")
     meaning = describe(code)
-    # Messages of our own brokers already end with the meaning.
-    message = detail if detail.endswith(meaning) else f"{detail}: {meaning}"
+    if said:
+        # A broker that gives the reason says more than the meaning, which would only repeat it;
+        # the name is what people search for. Some messages of our own brokers end with the meaning.
+        reason = said.removesuffix(meaning).rstrip(" .:")
+        message = f"{detail}: {reason} ({_name(code)})" if reason else f"{detail}: {meaning}"
+    else:
+        message = detail if detail.endswith(meaning) else f"{detail}: {meaning}"
     error = _CLASSES.get(code, errors.LogError)(message)
     error.code = code
     # On the instance, because several codes share a class, and not all of them are retriable.
@@ -279,6 +285,13 @@ def describe(code: int) -> str:
     except ValueError:
         return f"error {code}, which this release does not know"
     return f"{known.name} ({code}): {known.meaning}"
+
+
+def _name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
 
 
 def is_retriable(code: int) -> bool:

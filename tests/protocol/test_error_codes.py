@@ -29,6 +29,20 @@ def test_an_error_carries_its_code_and_kafkas_flag(code: ErrorCode) -> None:
     assert f"{code.name} ({int(code)})" in str(error)
 
 
+@given(code=st.sampled_from([code for code in ErrorCode if code]), reason=st.text(min_size=1))
+def test_a_reason_of_the_broker_is_said_once(code: ErrorCode, reason: str) -> None:
+    reason = "the topic is there: " + "".join(reason.split(":"))
+    alone = str(error_for(code, "create topic 'a'", reason))
+    # Our brokers end some messages with the meaning, as their own errors do.
+    from_ours = str(error_for(code, "create topic 'a'", f"{reason}: {describe(code)}"))
+    for message in (alone, from_ours):
+        assert message.startswith("create topic 'a': the topic is there: ")
+        assert message.endswith(f" ({code.name})")
+        assert message.count("the topic is there") == 1
+        assert f": {code.meaning}" not in message
+    assert str(error_for(code, "create topic 'a'", "")) == str(error_for(code, "create topic 'a'"))
+
+
 @every_code
 def test_the_retriable_flag_equals_kafka_pythons(code: ErrorCode) -> None:
     kafka_errors = pytest.importorskip("kafka.errors")

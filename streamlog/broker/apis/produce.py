@@ -842,5 +842,5 @@ def _raise_first_error(response: ProduceResponse) -> None:
         for each in topic.partition_responses:
             if each.error_code:
                 raise error_for(
-                    each.error_code, f"{topic.name}-{each.index}, acks=0: {each.error_message}"
+                    each.error_code, f"{topic.name}-{each.index}, acks=0", each.error_message
                 )

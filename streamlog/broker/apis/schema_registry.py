@@ -179,7 +179,7 @@ class RegistryAccess:
             raise ConnectionLost("the controller did not answer CreateTopics")
         for each in answer.topics:
             if each.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                raise error_for(each.error_code, f"topic {topic}: {each.error_message or ''}")
+                raise error_for(each.error_code, f"topic {topic}", each.error_message)
 
     # ---- the partition, while this broker leads it ----
 

@@ -58,7 +58,7 @@ def raise_refused(what: str, outcomes: Iterable[Outcome], *, retriable: bool = F
     for about, error_code, message in outcomes:
         if error_code:
             name = repr(about) if isinstance(about, str) else str(about)
-            error = error_for(error_code, f"{what} {name}" + (f": {message}" if message else ""))
+            error = error_for(error_code, f"{what} {name}", message)
             error.retriable = error.retriable and retriable
             refusals[about] = error
     for error in refusals.values():
@@ -74,4 +74,4 @@ def check(what: str, error_code: int, message: str | None = None) -> None:
         LogError: `error_code` is not 0.
     """
     if error_code:
-        raise error_for(error_code, what + (f": {message}" if message else ""))
+        raise error_for(error_code, what, message)

@@ -544,7 +544,7 @@ def _log_dirs(node_id: int, response: DescribeLogDirsResponse) -> Iterable[LogDi
 def _error(what: str, error_code: int, message: str | None) -> LogError | None:
     if not error_code:
         return None
-    return error_for(error_code, what + (f": {message}" if message else ""))
+    return error_for(error_code, what, message)
 
 
 def _listed(replicas: Sequence[int] | None) -> list[int] | None:

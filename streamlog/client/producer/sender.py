@@ -622,7 +622,8 @@ def _bad_records(
     return {
         each.batch_index: error_for(
             answer.error_code,
-            f"write to {_name(batch)}: {each.batch_index_error_message or answer.error_message}",
+            f"write to {_name(batch)}",
+            each.batch_index_error_message or answer.error_message,
         )
         for each in answer.record_errors
         if 0 <= each.batch_index < len(batch.records)
