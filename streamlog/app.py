@@ -449,7 +449,8 @@ class App(Declarations):
             job_id: names the job and its snapshot. A job that has published under this id does not
                 publish again.
             directory: the directory or fsspec URL of snapshots; by default next to the log.
-            progress: whether to show progress bars; by default only on a terminal.
+            progress: True shows bars, False nothing; by default, bars on a terminal, and elsewhere
+                lines in the log.
             lower: "auto" lets Spark fold windows natively where the rows are equal; "off" never
                 does.
 

@@ -193,6 +193,7 @@ class SourceLost(OffsetOutOfRange):
         resume_at: for a truncated log, the offset below which it still holds the records that were
             read; -1 if that is unknown.
         resume_epoch: the leader epoch of the record before `resume_at`; -1 if that is unknown.
+        loss: what was lost, without the advice to a program that seeks itself.
     """
 
     exit_code = 5
@@ -206,9 +207,11 @@ class SourceLost(OffsetOutOfRange):
         position: int = -1,
         ids: tuple[bytes, bytes] = (b"", b""),
         resume: tuple[int, int] = (-1, -1),
+        advice: str = "",
     ) -> None:
         """Create the error; `ids` is (old_id, new_id), `resume` is (resume_at, resume_epoch)."""
-        super().__init__(message)
+        super().__init__(f"{message}: {advice}" if advice else message)
+        self.loss = message
         self.topic = topic
         self.partition = partition
         self.position = position

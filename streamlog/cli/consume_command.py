@@ -12,6 +12,7 @@ import json
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import msgspec
@@ -45,6 +46,7 @@ from streamlog.errors import (
     ConfigError,
     RebalanceInProgress,
     SerdeError,
+    SourceLost,
     UnknownTopicOrPartition,
     UsageError,
     quantity,
@@ -366,7 +368,8 @@ async def _read(
             consumer.seek(part, min(start, stops.get(part, start)))
         reader = log.range_reader(consumer, stops or ends)
         pages = _Pages(consumer, reader if wanted.exit_at_end else consumer)
-        await _print_pages(log, pages, wanted, printer, stop)
+        with _still_there(wanted.topic):
+            await _print_pages(log, pages, wanted, printer, stop)
 
 
 async def _at_time(
@@ -401,8 +404,23 @@ async def _read_as_member(
         await consumer.subscribe(
             [wanted.topic], on_assigned=pages.begin, on_revoked=lambda _: pages.commit()
         )
-        await _print_pages(log, pages, wanted, printer, stop)
+        with _still_there(wanted.topic):
+            await _print_pages(log, pages, wanted, printer, stop)
         await pages.commit()
+
+
+@contextmanager
+def _still_there(topic: str) -> Iterator[None]:
+    """Say what to do if the topic is deleted, or created again, while it is read.
+
+    The consumer's own advice is for programs, which can seek, and for names that are wrong.
+    """
+    try:
+        yield
+    except SourceLost as lost:
+        raise SourceLost(f"{lost.loss}: repeat the command to read what is there now") from lost
+    except UnknownTopicOrPartition as gone:
+        raise UnknownTopicOrPartition(f"topic {topic!r} was deleted while it was read") from gone
 
 
 class _Source(Protocol):

@@ -9,37 +9,24 @@ snapshot (`worker.operations.hand_over`).
 from __future__ import annotations
 
 import importlib
+import logging
 import mmap
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import msgspec
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
 
 from streamlog.clock import Clock, SystemClock
 from streamlog.dsl.topic import Topic
 from streamlog.durations import When, moment, when_ms
 from streamlog.errors import ConfigError, UsageError
 from streamlog.history.comparison import Comparison, Inputs, compare_topic
-from streamlog.history.job_report import JobReport
+from streamlog.history.job_report import JobProgress, JobReport
 from streamlog.history.lineage import inputs_by
 from streamlog.history.local_run import LocalRun, RunDeps, add_source_logs, with_ends
 from streamlog.history.lowering import Lower
@@ -78,65 +65,7 @@ from streamlog.worker.topics.topic_schemas import has_schemas
 if TYPE_CHECKING:
     from streamlog.log import Log
 
-
-class Bars:
-    """Shows progress on the terminal; a context manager.
-
-    One bar per partition that is being read, with records per second and the time left, and one for
-    the whole log. Prints nothing if standard error is not a terminal.
-    """
-
-    def __init__(self, total: int, *, shown: bool | None = None) -> None:
-        """Begin with nothing read.
-
-        Args:
-            total: records that the history reads from the log.
-            shown: whether to show the bars; None: if standard error is a terminal.
-        """
-        self.is_shown = sys.stderr.isatty() if shown is None else shown
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _Speed(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not self.is_shown,
-        )
-        self._all = self._progress.add_task("whole log", total=total)
-        self._bars: dict[PartitionKey, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
-
-    def read(self, read: Read) -> None:
-        """Advance the bars by records that were read."""
-        if read.partition not in self._bars:
-            for each in self._bars.values():
-                self._progress.update(each, visible=False)
-            name = f"{read.partition[0]}-{read.partition[1]}"
-            self._bars[read.partition] = self._progress.add_task(name, total=read.total)
-        self._progress.update(self._bars[read.partition], advance=read.records, visible=True)
-        # Records that a stage has staged are no records of the log.
-        if not read.is_staged:
-            self._progress.update(self._all, advance=read.records)
-
-
-class _Speed(ProgressColumn):
-    """Shows records per second."""
-
-    def render(self, task: Task) -> Text:
-        """Return the speed as text; empty while it is unknown."""
-        return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
+logger = logging.getLogger(__name__)
 
 
 class Horizon(msgspec.Struct, frozen=True):
@@ -443,6 +372,7 @@ class BackfillJob:
         plan = with_ends(plan, reader)
         if asked.until != "now":
             return plan
+        logger.info("history %s: reading the streams for the time that all have reached", self.id)
         # After `with_ends`: the time is what the streams have reached at the planned ends.
         come_to = horizon(plan, reader)
         spans = {name: replace(span, until_ms=come_to.time_ms) for name, span in plan.spans.items()}
@@ -452,21 +382,26 @@ class BackfillJob:
         asked, program = self._asked, self._asked.program
         total = _offsets(plan)
         if asked.engine == "spark":
-            with Bars(total, shown=asked.progress) as bars:
-                return self._run_in_spark(plan, bars, report)
+            with JobProgress(self.id, total, shown=asked.progress) as progress:
+                return self._run_in_spark(plan, progress, report)
         budget = RocksBudget(program.state_memory_bytes)
-        with self._reader() as reader, Bars(total, shown=asked.progress) as bars:
+        with (
+            self._reader() as reader,
+            JobProgress(self.id, total, shown=asked.progress) as progress,
+        ):
             deps = RunDeps(
                 reader=reader,
                 directory=self._directory,
                 snapshots=self._snapshot_store / self.id,
                 now_ms=self._clock.wall_ms(),
                 open_store=lambda path: RocksStore.open(path, budget=budget),
-                on_read=_both(bars, report),
+                on_read=_both(progress, report),
             )
             return LocalRun(plan, deps).run()
 
-    def _run_in_spark(self, plan: Plan, bars: Bars, report: JobReport) -> list[FinishedTask]:
+    def _run_in_spark(
+        self, plan: Plan, progress: JobProgress, report: JobReport
+    ) -> list[FinishedTask]:
         asked, program = self._asked, self._asked.program
         try:
             # By name: the package does not depend on its Spark extra.
@@ -483,8 +418,8 @@ class BackfillJob:
             snapshots=self._snapshot_store / self.id,
             now_ms=self._clock.wall_ms(),
             state_memory_bytes=program.state_memory_bytes,
-            # Executors report by files: without bars, a job is not slowed down for its notes.
-            on_read=_both(bars, report) if bars.is_shown else None,
+            # Executors report by files, once a second: `progress=False` spares them that.
+            on_read=None if asked.progress is False else _both(progress, report),
         )
         tasks: list[FinishedTask] = run.run()
         return tasks
@@ -523,9 +458,9 @@ def _offsets(plan: Plan) -> int:
     return sum(end - start for start, end in plan.ends.values())
 
 
-def _both(bars: Bars, report: JobReport) -> OnRead:
+def _both(progress: JobProgress, report: JobReport) -> OnRead:
     def on_read(read: Read) -> None:
-        bars.read(read)
+        progress.read(read)
         report.read(read)
 
     return on_read

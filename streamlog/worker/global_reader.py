@@ -317,8 +317,8 @@ class GlobalReader:
                 await self._step()
             except SourceLost as error:
                 raise SourceLost(
-                    f"{error}. It is the topic of a global table, whose rows on this worker come "
-                    "from the old topic: restart the worker, which then reads the table again",
+                    f"{error.loss}. It is the topic of a global table, whose rows on this worker "
+                    "come from the old topic: restart the worker, which then reads the table again",
                     topic=error.topic,
                     partition=error.partition,
                     position=error.position,

@@ -108,7 +108,7 @@ def test_reassign_moves_partitions_to_existing_brokers(run_cluster: Invoke) -> N
     run_cluster("reassign", "--wait", "30")
     with pytest.raises(LogError, match="orders-0"):
         run_cluster("reassign", "orders-0=1,2")
-    with pytest.raises(LogError, match="not being moved"):
+    with pytest.raises(LogError, match="not being reassigned"):
         run_cluster("reassign", "orders-0=")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -200,6 +201,49 @@ def test_others_use_an_embedded_log_while_consume_waits_for_records(tmp_path: Pa
     ) as waiting:
         asyncio.run(write())
         assert waiting.communicate(timeout=60)[0] == "-\thello\n"
+
+
+@pytest.mark.parametrize(
+    ("is_back", "exit_code", "message"),
+    [
+        (False, 3, "topic 'moved' was deleted while it was read"),
+        (True, 5, "moved-0: the topic was deleted and created again .*: repeat the command"),
+    ],
+)
+def test_a_topic_that_is_deleted_meanwhile_ends_the_command_with_what_to_do(
+    broker: RunningRegistry, is_back: bool, exit_code: int, message: str
+) -> None:
+    url = f"kafka://{broker.broker}"
+
+    async def create() -> None:
+        async with Log.open(url) as log, log.producer() as producer:
+            await log.admin().create_topics([NewTopic("moved", 1)])
+            await (await producer.send("moved", b"hello"))
+
+    async def remove() -> None:
+        async with Log.open(url) as log:
+            await log.admin().delete_topics(["moved"])
+            if is_back:
+                await log.admin().create_topics([NewTopic("moved", 1)])
+
+    asyncio.run(create())
+    command = [sys.executable, "-m", "streamlog", "consume", "moved", "--log", url]
+    with subprocess.Popen(
+        [*command, "--from-beginning"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as reading:
+        assert reading.stdout is not None
+        assert reading.stdout.readline() == "-\thello\n"
+        asyncio.run(remove())
+        _, said = reading.communicate(timeout=60)
+    assert reading.returncode == exit_code, said
+    assert re.search(f"^error: .*{message}", said, re.MULTILINE)
+    if is_back:
+        asyncio.run(remove_topic(url, "moved"))
+
+
+async def remove_topic(url: str, name: str) -> None:
+    async with Log.open(url) as log:
+        await log.admin().delete_topics([name])
 
 
 def test_json_lines_copy_a_topic(broker: RunningRegistry) -> None:

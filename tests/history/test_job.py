@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog import App, Emit, Windowed, tumbling
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
+from streamlog.durations import duration_text
 from streamlog.errors import ConfigError, ProcessingError, TopologyError, UsageError
+from streamlog.history.job_report import JobProgress, progress_line
+from streamlog.history.task_run import Read
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.worker.worker import Worker
@@ -240,3 +247,45 @@ def test_a_repeated_job_publishes_its_rows_once(till: Till) -> None:
     again = till.app.backfill(until=END, outputs="publish", job_id="till-2").run()
     assert again.manifest.outputs == snapshot.manifest.outputs
     assert asyncio.run(published(till, wanted)) == before
+
+
+@given(total=st.integers(1, 10**12), elapsed_ms=st.integers(0, 10**9), data=st.data())
+def test_a_line_of_progress_extrapolates_what_was_read(
+    total: int, elapsed_ms: int, data: st.DataObject
+) -> None:
+    done = data.draw(st.integers(0, total))
+    line = progress_line(done, total, elapsed_ms)
+    assert f"{total:,}" in line
+    assert f"{duration_text(elapsed_ms // 1000 * 1000)} so far" in line
+    assert ("left" in line) == (0 < done < total)
+    if done * 2 == total and elapsed_ms % 1000 == 0:
+        # Halfway, as much time is left as has passed.
+        assert f"about {duration_text(elapsed_ms)} left" in line
+
+
+@pytest.mark.parametrize("shown", [None, False])
+def test_a_job_without_a_terminal_says_how_far_it_is(
+    caplog: pytest.LogCaptureFixture, *, shown: bool | None
+) -> None:
+    said = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "3 of 9 records are read" in record.getMessage():
+                said.set()
+
+    logger = logging.getLogger("streamlog.history.job_report")
+    listener = Listener()
+    logger.addHandler(listener)
+    try:
+        with (
+            caplog.at_level(logging.INFO, logger.name),
+            JobProgress("july", 9, shown=shown, first_line_s=0.001) as progress,
+        ):
+            progress.read(Read(("orders", 1), 3, 9, is_staged=False))
+            # What a stage has staged is no record of the log.
+            progress.read(Read(("by-digit", 0), 5, 5, is_staged=True))
+            assert shown is False or said.wait(30)
+    finally:
+        logger.removeHandler(listener)
+    assert said.is_set() == (shown is None)

@@ -63,7 +63,7 @@ def test_progress_bars_count_records_read_by_spark_tasks(
     def read(_bars: object, found: Read) -> None:
         counts_by_task[f"{found.partition[0]}-{found.partition[1]}"] += found.records
 
-    monkeypatch.setattr("streamlog.history.job.Bars.read", read)
+    monkeypatch.setattr("streamlog.history.job.JobProgress.read", read)
     shop.app.stream(shop.orders).to(shop.totals)
     job = shop.app.backfill(engine="spark", spark=spark, until=END, progress=True)
     snapshot = job.run()

@@ -26,11 +26,12 @@ import pytest
 
 from streamlog import App, Stream
 from streamlog.client.admin import NewTopic
-from streamlog.errors import SourceLost, StreamlogError
+from streamlog.clock import SystemClock
+from streamlog.errors import SourceLost, StreamlogError, UnknownTopicOrPartition
 from streamlog.log import Log
 from streamlog.protocol.schema import id_text
 from streamlog.record import TopicPartition
-from streamlog.worker.inputs.source_watch import RETURN_MS
+from streamlog.worker.inputs.source_watch import RETURN_MS, SourceWatch
 from streamlog.worker.worker import Worker
 
 IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
@@ -448,6 +449,43 @@ def test_a_global_table_follows_a_recreated_topic(tmp_path: Path, backend: str) 
         asyncio.run(main())
     finally:
         del SHAPES["lookup"]
+
+
+@pytest.mark.parametrize("policy", ["earliest", "fail"])
+def test_a_topic_that_is_back_before_the_worker_looks_is_a_recreated_one(
+    tmp_path: Path, policy: Literal["fail", "earliest"]
+) -> None:
+    """The consumer misses a topic for a second; it is created again before the worker looks."""
+    missed = UnknownTopicOrPartition("the log has no topic 'source'")
+
+    async def main() -> None:
+        async with (
+            opened(tmp_path, random.Random(policy), "map") as case,
+            case.log.consumer(auto_offset_reset="none") as consumer,
+        ):
+            await feed(case.log, "source", [("a", "1"), ("b", "2")])
+            parts = [TopicPartition("source", n) for n in range(PARTITIONS)]
+            names = TopicPartition("names", 0)
+            consumer.assign([*parts, names])
+            await consumer.seek_to_beginning(*parts, names)
+            for part in (*parts, names):
+                await consumer.position(part)
+            watch = SourceWatch(
+                consumer, SystemClock(), app_id="again", policy=lambda _topic: policy
+            )
+            with pytest.raises(UnknownTopicOrPartition, match="no topic 'source'"):
+                await watch.affected(missed, asyncio.Event())
+            await recreate(case, [("a", "3")])
+            if policy == "fail":
+                with pytest.raises(
+                    SourceLost, match=r"source-\d: the topic was deleted and created"
+                ):
+                    await watch.affected(missed, asyncio.Event())
+                return
+            assert await watch.affected(missed, asyncio.Event()) == {*parts}
+            assert {loss.restart.offset for loss in watch.losses.values()} == {0}
+
+    asyncio.run(main())
 
 
 def test_an_unknown_source_lost_policy_is_refused() -> None:

@@ -79,6 +79,7 @@ SINGLE_PAUSE_MS: Final = 100
 """Wait between two requests for such a partition."""
 ERROR_BACKOFF_MS: Final = 200
 """Wait before a partition is fetched again after an error."""
+LOST_ADVICE: Final = "seek to an offset that the log has, or set auto_offset_reset"
 AT_LEADER_MS: Final = 10_000
 """How long a partition is read from its leader after a nearer replica has failed."""
 
@@ -246,7 +247,7 @@ class Fetcher:
             self._lost(
                 partition,
                 state,
-                f"{what}; the position was {state.position}: seek, or set auto_offset_reset",
+                f"{what}; the position was {state.position}",
                 ids=(old_id, new_id),
             )
             return
@@ -278,6 +279,7 @@ class Fetcher:
                 position=state.fetch_offset,
                 ids=ids,
                 resume=resume,
+                advice=LOST_ADVICE,
             )
         )
 
@@ -516,8 +518,7 @@ class Fetcher:
                 self._lost(
                     partition,
                     state,
-                    f"{where}: the log does not hold this offset; seek to an offset between "
-                    "begin_offsets and end_offsets, or set auto_offset_reset",
+                    f"{where}: the log does not hold this offset",
                     ids=(topic_id, topic_id),
                 )
                 return
@@ -551,8 +552,7 @@ class Fetcher:
                 partition,
                 state,
                 f"{where}, and this consumer has read up to {state.fetch_offset}; "
-                f"leader epoch {end.epoch} ends there, but epoch {state.fetched_epoch} was read: "
-                "seek, or set auto_offset_reset",
+                f"leader epoch {end.epoch} ends there, but epoch {state.fetched_epoch} was read",
                 ids=(topic_id, topic_id),
                 resume=(end_offset, end.epoch),
             )
@@ -576,7 +576,7 @@ class Fetcher:
         now_ms = self._cluster.clock.now_ms()
         if self._troubled_since_ms is None:
             self._troubled_since_ms = now_ms
-            if not self._outage.is_on:
+            if error.retriable and not self._outage.is_on:
                 log.warning("the fetch failed and will be retried: %s", error)
         self._outage.begin(partitions, now_ms)
         if not error.retriable or now_ms - self._troubled_since_ms > RETRY_TIMEOUT_MS:

@@ -45,6 +45,7 @@ from streamlog.worker.topics.lost_sources import (
     Present,
     TruncatedSource,
     describe_loss,
+    is_recreated,
     restart,
     source_deleted_error,
     source_lost_error,
@@ -296,9 +297,13 @@ class SourceWatch:
         """
         topics = {part.topic for part in assigned}
         missing = await self._missing(topics)
-        # The topics exist, so there is nothing to wait for.
         if not missing:
-            raise error
+            # The consumer has missed a topic for a second, and it is there again: most likely
+            # another one of its name, created in between.
+            again = await self._created_again(assigned)
+            if not again:
+                raise error
+            return await self._judge_all(part for part in assigned if part.topic in again)
         for topic in sorted(missing):
             if self.policy(topic) == FAIL:
                 raise source_deleted_error(topic, self._app_id)
@@ -315,6 +320,16 @@ class SourceWatch:
                 return frozenset()
             absent = await self._missing(absent)
         return await self._judge_all(part for part in assigned if part.topic in missing)
+
+    async def _created_again(self, assigned: Iterable[TopicPartition]) -> set[str]:
+        """Return the topics whose ids are not those that were read."""
+        found: set[str] = set()
+        for part in assigned:
+            position = self._consumer.offset_and_metadata(part, 0)
+            log = SourceLog(known_id(position.topic_id) or b"")
+            if is_recreated(log, known_id(await self._consumer.topic_id(part.topic)) or b""):
+                found.add(part.topic)
+        return found
 
     async def _missing(self, topics: Collection[str]) -> set[str]:
         found: set[str] = set()
