@@ -245,7 +245,8 @@ def survivors_of(
             print(f"caught because its tests do not end: {mutant}", flush=True)
         if code == pytest.ExitCode.OK:
             yield mutant
-        elif code in {pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR}:
+        # A usage error: a test of before is not there, as its file can't be imported any more.
+        elif code == pytest.ExitCode.INTERNAL_ERROR:
             raise SystemExit(f"{mutant}: pytest itself ends with code {code}")
 
 

@@ -66,7 +66,7 @@ def plain_form(form: TypeForm) -> TypeForm:
 
 
 def metas_of(form: TypeForm) -> list[msgspec.Meta]:
-    """Return the `msgspec.Meta` of a type, the outermost first."""
+    """Return the `msgspec.Meta` of a type, those of a union before those of its members."""
     if _origin(form) in (Union, types.UnionType):
         # Limits of `Annotated[int, Meta(ge=1)] | None` are those of the number.
         return [meta for option in typing.get_args(form) for meta in metas_of(option)]

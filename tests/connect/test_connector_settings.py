@@ -14,6 +14,8 @@ from streamlog.connect.connector_settings import (
     Fault,
     SettingsRefused,
     definitions,
+    fault_of,
+    hints_of,
     read_settings,
     settings_of,
     unknown_settings,
@@ -184,3 +186,183 @@ def test_the_settings_of_a_login_need_its_user_only_if_one_is_given() -> None:
     assert read_settings(Table, {"url": "db"}).login is None
     with pytest.raises(SettingsRefused, match=r"login\.user is missing"):
         read_settings(Table, {"url": "db", "login.password": "hunter2"})
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """Reads.
+
+    Args:
+        ignored: this is no attribute.
+
+    Attributes:
+        size: how many,
+            at once: the most.
+
+        mode: what
+          for: in the middle.
+
+    Raises:
+        size: not this either.
+    """
+
+    named_here = {"max.size": "size"}
+
+    size: Annotated[int, msgspec.Meta(extra={"importance": "LOW"})]
+    mode: str = "a"
+    tags: list[str] = msgspec.field(default_factory=lambda: ["x"])
+    login: Login | None = Login("me", Secret("s"))
+
+
+def test_a_docstring_tells_settings_and_nothing_else() -> None:
+    docs = {each.name: each.doc for each in settings_of(Search)}
+    assert docs == {
+        "size": "how many, at once: the most.",
+        "mode": "what for: in the middle.",
+        "tags": "",
+        "login.user": "",
+        "login.password": "",
+    }
+
+
+def test_a_definition_has_the_importance_that_a_setting_says() -> None:
+    found = {each["name"]: each for each in definitions(Search, group="g")}
+    keys = ("importance", "default_value", "required", "order_in_group")
+    assert {name: tuple(each[key] for key in keys) for name, each in found.items()} == {
+        "size": ("LOW", None, True, 1),
+        "mode": ("MEDIUM", "a", False, 2),
+        "tags": ("MEDIUM", "x", False, 3),
+        "login.user": ("MEDIUM", "me", False, 4),
+        "login.password": ("MEDIUM", "***", False, 5),
+    }
+    assert {each["importance"] for each in definitions(Login, group="g")} == {"HIGH", "MEDIUM"}
+
+
+def test_a_struct_keeps_what_its_default_says_and_a_configuration_does_not() -> None:
+    assert read_settings(Search, {"size": "1"}).login == Login("me", Secret("s"))
+    found = read_settings(Search, {"size": "1", "login.user": "you"})
+    assert (found.login, found.tags) == (Login("you", Secret("s")), ["x"])
+    assert read_settings(Table, {"url": "db", "login.user": "me"}).login == Login("me")
+
+
+@pytest.mark.parametrize(
+    ("message", "fault"),
+    [
+        ("size is wrong", Fault("size", "size is wrong")),
+        ("max.size is wrong", Fault("size", "size is wrong")),
+        ("login.password is short", Fault("login.password", "login.password is short")),
+        ("login needs a user", Fault("login.user", "login needs a user")),
+        ("Size is wrong", Fault("", "Size is wrong")),
+        ("http://me:x@h is wrong", Fault("", "http://***@h is wrong")),
+        ("", Fault("", "")),
+    ],
+)
+def test_a_refusal_is_a_fault_of_the_setting_that_it_names_first(
+    message: str, fault: Fault
+) -> None:
+    assert fault_of(Search, ConfigError(message)) == fault
+
+
+def test_a_fault_is_one_line_that_begins_with_the_setting() -> None:
+    for fault, line in (
+        (Fault("", "all is wrong"), "all is wrong"),
+        (Fault("a", "a is wrong"), "a is wrong"),
+        (Fault("a", "is missing"), "a is missing"),
+        (Fault("a", "'x' must be b"), "a='x' must be b"),
+        (Fault("a", '"x" must be b'), 'a="x" must be b'),
+    ):
+        assert str(fault) == line
+
+
+def test_what_is_missing_says_what_to_write() -> None:
+    class Needs(msgspec.Struct):
+        """Needs.
+
+        Attributes:
+            mode: which way.
+            url: where it is; a second sentence.
+            plain:
+        """
+
+        mode: Literal["a", "b"]
+        url: str
+        plain: int
+
+    with pytest.raises(SettingsRefused) as failed:
+        read_settings(Needs, {})
+    assert [fault.message for fault in failed.value.faults] == [
+        "is missing: it has no default; set it to one of a, b",
+        "is missing: it has no default; set it to where it is",
+        "is missing: it has no default",
+    ]
+
+
+def test_a_configuration_may_be_as_large_as_the_limit() -> None:
+    rest = len("url") + len("x")
+    read_settings(Table, {"url": "x", "y": "z" * (CONFIG_BYTES_MAX - rest - 1)})
+    with pytest.raises(SettingsRefused, match="larger than 262144 bytes"):
+        read_settings(Table, {"url": "x", "y": "z" * (CONFIG_BYTES_MAX - rest)})
+
+
+def test_a_fault_of_the_whole_is_shown_at_the_first_setting_alone() -> None:
+    given = {"url": "x" * CONFIG_BYTES_MAX}
+    errors = [each["value"]["errors"] for each in validated(Table, given, group="g")]
+    assert [len(each) for each in errors] == [1] + [0] * (len(errors) - 1)
+    # A value is shown as it was given, by either name; a default where none was.
+    found = {
+        each["value"]["name"]: (each["value"]["value"], each["definition"]["order_in_group"])
+        for each in validated(Table, {"url": "db", "rows_max": "7", "mode": " x"}, group="g")
+    }
+    assert (found["rows.max"][0], found["mode"][0], found["url"]) == ("7", " x", ("db", 1))
+    assert sorted(order for _, order in found.values()) == [*range(1, len(found) + 1)]
+
+
+def test_either_name_of_a_setting_is_known() -> None:
+    given = {"rows_max": "1", "old.name": "x", "renamed": "x", "url.x": "y", "x.url": "z"}
+    assert unknown_settings([Table], given) == ["url.x", "x.url"]
+    assert unknown_settings([Table], given, ["url."]) == ["x.url"]
+
+
+def test_the_types_of_fields_have_their_limits() -> None:
+    assert hints_of(Table)["rows_max"] == Annotated[int, msgspec.Meta(ge=1)]
+
+
+def test_a_struct_that_may_be_left_out_needs_nothing_until_one_of_its_settings_is_there() -> None:
+    class Cluster(msgspec.Struct):
+        login: Login | None = None
+        other: Login = Login("me")
+        needed: Login | None = msgspec.field(default_factory=lambda: Login("you"))
+
+    class Inner(msgspec.Struct):
+        name: str
+        deep: Login | None = None
+
+    class Outer(msgspec.Struct):
+        inner: Inner
+        maybe: Inner | None = None
+
+    by_name = {each.name: each for each in settings_of(Cluster)}
+    assert [*by_name] == [
+        f"{field}.{name}" for field in ("login", "other", "needed") for name in ("user", "password")
+    ]
+    assert [each.name for each in by_name.values() if each.is_required] == []
+    assert [each.within for each in by_name.values()] == [("login",)] * 2 + [None] * 4
+    assert [each.default for each in by_name.values() if each.within is None] == [
+        "me", None, "you", None,
+    ]  # fmt: skip
+    assert not by_name["login.user"].is_missing_in([("other", "user")])
+    assert by_name["login.user"].is_missing_in([("login", "password")])
+    assert not by_name["login.user"].is_missing_in([("login", "user"), ("login", "password")])
+    assert [(each.name, each.is_required) for each in settings_of(Outer)] == [
+        ("inner.name", True),
+        ("inner.deep.user", False),
+        ("inner.deep.password", False),
+        ("maybe.name", False),
+        ("maybe.deep.user", False),
+        ("maybe.deep.password", False),
+    ]
+    given = {"inner.name": "a", "maybe.deep.user": "me"}
+    with pytest.raises(SettingsRefused, match=r"maybe\.name is missing"):
+        read_settings(Outer, given)
+    assert read_settings(Outer, {**given, "maybe.name": "b"}) == Outer(
+        Inner("a"), Inner("b", Login("me"))
+    )

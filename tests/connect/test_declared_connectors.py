@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from streamlog import App, on_error
+from streamlog.blueprints.blueprint import ConnectorEntry
 from streamlog.connect import Read, Sink, SinkContext, SinkTask, Source
-from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
+from streamlog.connect.declared_connectors import (
+    Connectors,
+    SinkConnector,
+    SourceConnector,
+    connector_entries,
+    discover_ms,
+)
 from streamlog.errors import ConfigError, TopologyError
+from streamlog.nodes.topic_spec import TopicSpec
 
 
 @dataclass
@@ -124,3 +132,71 @@ def test_a_topic_of_another_app_is_refused() -> None:
     _, other, _ = an_app()
     with pytest.raises(TopologyError, match="does not belong to app"):
         app.sink(other, Nowhere())
+
+
+def test_a_declared_source_has_no_offsets_of_java_and_keeps_bytes_unless_it_transforms() -> None:
+    app, lines, _ = an_app()
+    app.source(lines, Lines(path="a"))
+    app.source(lines, Lines(path="b"), name="changed", transforms=[lambda record: record])
+    plain, changed = app.connectors
+    assert isinstance(plain, SourceConnector)
+    assert isinstance(changed, SourceConnector)
+    assert plain.left_offset({}, [({}, {"at": 1})]) is None
+    assert (plain.needs_schemas, plain.keeps_raw, changed.keeps_raw) == (False, True, False)
+    assert plain.has_context_headers is False
+    assert discover_ms("30s") == plain.discover_every_ms == 30_000
+
+
+def test_a_sink_knows_its_topics_or_those_that_are_like_one() -> None:
+    spec = an_app()[1].spec
+    named = SinkConnector(
+        name="a", sink=Nowhere(), topics=[spec], policy=on_error.skip(), tasks=1_000
+    )
+    assert named.topic_of("lines") is spec
+    with pytest.raises(ConfigError, match="sink 'a' does not carry the topic 'line'"):
+        named.topic_of("line")
+    like = SinkConnector(
+        name="b", sink=Nowhere(), topics=[spec], like=spec, policy=on_error.skip(),
+        is_own_topic=True,
+    )  # fmt: skip
+    assert like.topic_of("lines") is spec
+    other = like.topic_of("other")
+    assert (other.name, other.key, other.value) == ("other", spec.key, spec.value)
+    assert (named.is_own_topic, named.has_context_headers) == (False, False)
+    connectors = Connectors()
+    connectors.add(named)
+    connectors.add(like)
+    assert connectors.own_topics == {"lines": spec}
+    assert (connectors.sinks, connectors.sources) == ((named, like), ())
+
+
+def test_a_source_under_no_name_takes_every_record() -> None:
+    lines, other = an_app()[1].spec, TopicSpec("other", an_app()[1].spec.key, None)  # type: ignore[arg-type]
+    source = SourceConnector(
+        name="a", source=Lines(path="a"), topics={"": lines, "x": other}, policy=on_error.skip()
+    )
+    assert (source.topic_of("x"), source.topic_of("y")) == (lines, lines)
+
+
+def test_a_blueprint_has_the_class_and_the_topics_of_each_connector() -> None:
+    app, lines, hits = an_app()
+    app.source({"b": lines, "a": hits, "c": lines}, Lines(path="a"), name="in")
+    app.sink([lines, hits], Nowhere(), name="out")
+    assert connector_entries(app.connectors) == {
+        "in": ConnectorEntry("source", "Lines", ["hits", "lines"]),
+        "out": ConnectorEntry("sink", "Nowhere", ["hits", "lines"]),
+    }
+
+
+@pytest.mark.parametrize(("every", "ms"), [("1ms", 1), ("2h", 7_200_000)])
+def test_a_source_is_asked_for_its_parts_at_an_interval(every: str, ms: int) -> None:
+    assert discover_ms(every) == ms
+    with pytest.raises(ConfigError, match="longer than 0 ms"):
+        discover_ms("0ms")
+
+
+def test_as_many_tasks_as_the_limit_are_accepted_and_one_more_is_not() -> None:
+    app, lines, _ = an_app()
+    app.sink(lines, Nowhere(), tasks=1_000)
+    with pytest.raises(TopologyError, match="tasks must be 1 to 1000, not 1001"):
+        app.sink(lines, Nowhere(), name="more", tasks=1_001)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import timedelta
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,9 +14,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.connect import Secret
-from streamlog.connect.setting_types import choices_of, config_type, read_setting, write_setting
+from streamlog.connect.setting_types import (
+    check_limits,
+    choices_of,
+    config_type,
+    limits_text,
+    metas_of,
+    read_setting,
+    shown,
+    struct_of,
+    write_setting,
+)
 from streamlog.durations import Dur
 from streamlog.errors import ConfigError
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Login(msgspec.Struct, frozen=True):
+    user: str
 
 
 class Mode(Enum):
@@ -52,6 +71,35 @@ class Mode(Enum):
         ("a:1,b:2", Mapping[str, int], {"a": 1, "b": 2}),
         ('{"a": 1}', dict[str, int], {"a": 1}),
         ("x", Annotated[str, msgspec.Meta(max_length=3)], "x"),
+        ("  ", int | None, None),
+        (" ", str | None, " "),
+        (" 5m ", Dur, "5m"),
+        (" bulk ", Literal["bulk"], "bulk"),
+        ("+7", int, 7),
+        ("-1.5E-3", float, -0.0015),
+        ("9" * 400, float, float("inf")),
+        ("x", Any, "x"),
+        ("7", Any | int, 7),
+        (" x ", object, "x"),
+        ("1", Level, Level.LOW),
+        ("true", bool | str, True),
+        ("truth", bool | str, "truth"),
+        ("a,,b", list[str], ["a", "", "b"]),
+        (" ", list[int], []),
+        ("a,a", set[str], {"a"}),
+        ("a", frozenset[str], frozenset("a")),
+        ("b", AbstractSet[str], frozenset("b")),
+        ("1,2", list, ["1", "2"]),
+        ('["1,5"]', list[str], ["1,5"]),
+        ("5,", list[int | None], [5, None]),
+        (" a : 1 ,, b:2,", dict[str, int], {"a": 1, "b": 2}),
+        ("a:b:c", dict[str, str], {"a": "b:c"}),
+        ("a:1", dict, {"a": "1"}),
+        ('{"a": "1"}', dict, {"a": "1"}),
+        ("", Mapping[str, int], {}),
+        ('{"user": "me"}', Login, Login("me")),
+        ("1", Annotated[int, msgspec.Meta(ge=1)] | None, 1),
+        (str(2**63 - 1), int, 2**63 - 1),
     ],
 )  # fmt: skip
 def test_a_text_is_read_as_the_declared_type(text: str, form: Any, value: object) -> None:
@@ -88,6 +136,23 @@ def test_a_text_is_read_as_the_declared_type(text: str, form: Any, value: object
         ("", Annotated[str, msgspec.Meta(min_length=1)], "must be text of 1 characters or more"),
         ("x", Annotated[str, msgspec.Meta(pattern="^y")], "'x' must be text that fits ^y"),
         ("x", int | bool, "'x' must be a whole number, or true or false"),
+        ("x" * 61, int, f"'{'x' * 60}...' must be a whole number"),
+        ("x" * 60, int, f"'{'x' * 60}' must be a whole number"),
+        ("hunter2", list[Login], "must be JSON of type Login"),
+        ("[1]", list[str], "must be JSON of type list[str]: Expected `str`, got `int`"),
+        ("b", Literal["a"], "'b' must be a"),
+        ("", int, "'' must be a whole number"),
+        ("2", Level, "'2' must be 1"),
+        (
+            "3",
+            Annotated[int, msgspec.Meta(multiple_of=2)],
+            "a whole number that is a multiple of 2",
+        ),
+        ("3", Annotated[int, msgspec.Meta(le=2)], "'3' must be a whole number of 2 at most"),
+        ("xx", Annotated[str, msgspec.Meta(max_length=1)], "must be text of 1 characters at most"),
+        ("a", Annotated[list[str], msgspec.Meta(min_length=2)], "'a' must be a value of 2 "),
+        (str(2**63), int | str, "must be a whole number of 64 bits"),
+        ("9" * 5_000, int, "must be a whole number"),
     ],
 )
 def test_an_error_has_the_text_and_what_it_may_be_but_no_secret(
@@ -134,6 +199,15 @@ def test_any_text_is_read_or_refused(text: str, form: Any) -> None:
         (tuple[str, ...], "LIST"),
         (Dur, "STRING"),
         (Mode, "STRING"),
+        (Annotated[int, msgspec.Meta(le=2**31 - 1)], "INT"),
+        (Annotated[int, msgspec.Meta(le=2**31)], "LONG"),
+        (Annotated[int, msgspec.Meta(ge=1)] | None, "LONG"),
+        (Annotated[float, msgspec.Meta(le=1)], "DOUBLE"),
+        (bool | None, "BOOLEAN"),
+        (None, "STRING"),
+        (list[str] | None, "LIST"),
+        (dict[str, int], "STRING"),
+        (Annotated[Secret, msgspec.Meta(title="x")] | None, "PASSWORD"),
     ],
 )
 def test_types_have_kafkas_names(form: Any, kind: str) -> None:
@@ -144,8 +218,74 @@ def test_choices_are_what_a_field_may_be() -> None:
     assert choices_of(Literal["a", "b"]) == ["a", "b"]
     assert choices_of(Mode | None) == ["bulk", "incrementing"]
     assert choices_of(str) == []
+    assert choices_of(bool | None) == ["true", "false"]
+    assert choices_of(Level | Literal["x"]) == ["1", "x"]
+    assert choices_of(Annotated[Literal[1], msgspec.Meta(title="x")]) == ["1"]
 
 
 def test_a_secret_is_written_as_stars_or_as_its_reference() -> None:
     assert write_setting(Secret("hunter2")) == "***"
     assert write_setting(Secret("${env:PASSWORD}")) == "${env:PASSWORD}"
+
+
+def test_other_values_are_written_as_kafka_writes_them() -> None:
+    for value, text in (
+        (None, None),
+        (True, "true"),
+        (False, "false"),
+        (7, "7"),
+        (Mode.BULK, "bulk"),
+        (Level.LOW, "1"),
+        (timedelta(seconds=1, microseconds=1_999), "1001ms"),
+        ({"a": 1, "b": False}, "a:1,b:false"),
+        ([1, "x"], "1,x"),
+        (("a",), "a"),
+        ({"a"}, "a"),
+        (frozenset(), ""),
+    ):
+        assert write_setting(value) == text
+
+
+def test_limits_of_a_union_and_of_its_members_both_hold() -> None:
+    inner = Annotated[int, msgspec.Meta(ge=1, le=9)]
+    outer = Annotated[inner | None, "a note", msgspec.Meta(ge=5)]
+    assert [meta.ge for meta in metas_of(outer)] == [5, 1]
+    assert [meta.ge for meta in metas_of(Annotated[inner, msgspec.Meta(ge=5)])] == [1, 5]
+    assert metas_of(int) == metas_of(list[inner]) == []
+    assert limits_text(metas_of(inner)) == " from 1 to 9"
+    assert limits_text([]) == ""
+    assert limits_text([msgspec.Meta(ge=0)]) == " of 0 or more"
+    assert limits_text([msgspec.Meta(gt=0, le=5)]) == " of 5 at most above 0"
+
+
+def test_the_struct_of_a_field_is_found_in_a_union() -> None:
+    assert struct_of(Login) is struct_of(Login | None) is Login
+    assert struct_of(Annotated[Login, "a note"]) is Login
+    for form in (str, list[Login], int | None, Any):
+        assert struct_of(form) is None
+
+
+def test_an_error_shows_a_value_as_short_as_it_can() -> None:
+    for value, text in (
+        (Secret("hunter2"), "'***'"),
+        (2**63, "a huge number"),
+        (-(2**63), "a huge number"),
+        (2**63 - 1, str(2**63 - 1)),
+        (1.5, "1.5"),
+        (True, "True"),
+        ("a" * 61, f"'{'a' * 60}...'"),
+        ("postgres://me:x@h/d?password=y&ssl=1", "'postgres://***@h/d?password=***&ssl=1'"),
+    ):
+        assert shown(value) == text
+
+
+def test_limits_hold_for_the_value_and_repeat_what_was_given() -> None:
+    low = Annotated[int, msgspec.Meta(ge=5)]
+    for value in (None, 5, Secret("x")):
+        check_limits(value, low | None, value)
+    check_limits(2**63 - 1, int, "given")
+    check_limits("text", str, "given")
+    with pytest.raises(ConfigError, match=r"^'four' must be a whole number of 5 or more$"):
+        check_limits(4, low, "four")
+    with pytest.raises(ConfigError, match=r"^'x' must be a whole number of 64 bits$"):
+        check_limits(2**63, int, "x")

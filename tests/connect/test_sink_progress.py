@@ -6,9 +6,11 @@ import itertools
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.connect import sink_progress
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.schema_record import SchemaRecord
 from streamlog.connect.sink import Flush
@@ -396,3 +398,96 @@ def test_a_mark_that_is_read_twice_counts_once() -> None:
         part.mark(1, 3)
         assert (part.open.end, offsets(part.open)) == (2, [0]), "time is 8"
         assert part.rewind() == 0
+
+
+@pytest.mark.parametrize(
+    ("flush", "portions"),
+    [
+        (Flush(stream_time="1h", records=3), [3, 3, 3, 1]),
+        (Flush(stream_time="1h", records=1), [1] * 10),
+        (Flush(stream_time="1h", size_bytes=4), [2, 2, 2, 2, 2]),
+        (Flush(stream_time="1h", size_bytes=5), [3, 3, 3, 1]),
+    ],
+)
+def test_one_poll_may_have_several_flushes_of_a_file(flush: Flush, portions: list[int]) -> None:
+    progress = SinkProgress(flush)
+    progress.assign(PART, 0)
+    part = progress.parts[PART]
+    part.take(rows_of(*(row(offset, size=2) for offset in range(10))), 10, now_ms=0)
+    assert [len(chunk.rows) for chunk in (*part.closed, part.open) if len(chunk.rows)] == portions
+    assert [offset for chunk in (*part.closed, part.open) for offset in offsets(chunk)] == [
+        *range(10)
+    ]
+
+
+@pytest.mark.parametrize("stream_time", [None, "1h"])
+@pytest.mark.parametrize("streams", [False, True])
+def test_what_waits_in_memory_is_bounded_whatever_the_flush_says(
+    monkeypatch: pytest.MonkeyPatch, stream_time: str | None, *, streams: bool
+) -> None:
+    """A sink that takes records as they come has none in memory, unless stream time cuts them."""
+    monkeypatch.setattr(sink_progress, "OPEN_BYTES_MAX", 10)
+    flush = Flush(size_bytes=10**9, every="1h", stream_time=stream_time)
+    progress = SinkProgress(flush, streams=streams)
+    assert progress.streams is (streams and stream_time is None)
+    progress.assign(PART, 0)
+    progress.assign(OTHER, 0)
+    for each, size in ((PART, 9), (OTHER, 9)):
+        progress.parts[each].take(SinkRows.of(each, [row(0, size=size)]), 1, now_ms=0)
+    assert progress.due(0) == [], "18 bytes together, 9 of each partition"
+    assert (progress.size_bytes, progress.parts[PART].size_bytes) == (18, 9)
+    progress.parts[PART].take(rows_of(row(1, size=1)), 2, now_ms=0)
+    found = [chunk.partition for chunk in progress.due(0)]
+    assert found == ([] if progress.streams else [PART] if stream_time else [PART, OTHER])
+
+
+def test_the_default_age_ends_no_file_of_stream_time() -> None:
+    for flush, due_ms in (
+        (Flush(), 500),
+        (Flush(every="1h"), 3_600_000),
+        (Flush(stream_time="1h"), None),
+        (Flush(stream_time="1h", every="500ms"), None),
+        (Flush(stream_time="1h", every="2s"), 2_000),
+    ):
+        progress = SinkProgress(flush)
+        progress.assign(PART, 0)
+        progress.parts[PART].take(rows_of(row(0)), 1, now_ms=0)
+        assert progress.due((due_ms or 10**12) - 1) == []
+        assert len(progress.due(due_ms or 10**12)) == (due_ms is not None)
+        assert len(progress.due(0, at_once=True)) == 1
+
+
+def test_halves_are_as_old_as_the_whole_from_the_first_moment_on() -> None:
+    progress = SinkProgress(Flush())
+    progress.assign(PART, 0)
+    part = progress.parts[PART]
+    part.take(rows_of(row(0), row(1), row(2)), 5, now_ms=0)
+    whole = part.open
+    assert part.split(whole)
+    assert [(each.start, each.end, offsets(each)) for each in part.closed] == [
+        (0, 1, [0]),
+        (1, 5, [1, 2]),
+    ]
+    assert [each.first_ms for each in part.closed] == [0, 0]
+    assert [each.first_row for each in part.closed] == [row(0), row(1)]
+    assert part.next_offset == 5
+
+
+def test_a_target_that_has_more_than_the_log_says_is_believed() -> None:
+    """What is planned behind its offset stays, and so do the bad records behind it."""
+    progress = SinkProgress(Flush())
+    progress.assign(PART, 0, WriteRange(4, "c"))
+    part = progress.parts[PART]
+    part.left_out |= {1, 2, 3, 6}
+    part.take(rows_of(*map(row, range(9))), 9, now_ms=0)
+    part.ends.append(12)
+    progress.resume(PART, 3)
+    part = progress.parts[PART]
+    assert (part.committed, part.next_offset, [*part.ends]) == (3, 3, [4, 12])
+    assert part.left_out == {3, 6}
+    progress.resume(PART, 4)
+    assert ([*progress.parts[PART].ends], progress.parts[PART].left_out) == ([12], {6})
+    progress.assign(OTHER, 7, WriteRange(7, "c"))
+    assert not progress.parts[OTHER].ends, "a range without records needs no repetition"
+    progress.revoke([PART, TopicPartition("unknown", 0)])
+    assert [*progress.parts] == [OTHER]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -155,3 +156,12 @@ def test_a_value_without_a_schema_and_one_with_it_are_two_runs() -> None:
             schemas = [found for _, found in schema_runs(rows, (None, None))]
             expected = [(None, None) if each is first else (text, number) for each in records]
             assert schemas == expected
+
+
+def test_columns_of_other_lengths_make_no_records() -> None:
+    log = RecordColumns()
+    for at in range(2):
+        log.add(at, 0, b"k", b"v", None)
+    for keys, values in ((["k"], ["v"] * 2), (["k"] * 2, ["v"] * 3)):
+        with pytest.raises(ValueError, match="zip"):
+            list(SinkRows(PART, log, keys, values).records)
