@@ -327,22 +327,16 @@ def test_the_types_of_fields_have_their_limits() -> None:
 
 
 def test_a_struct_that_may_be_left_out_needs_nothing_until_one_of_its_settings_is_there() -> None:
-    class Cluster(msgspec.Struct):
-        login: Login | None = None
-        other: Login = Login("me")
-        needed: Login | None = msgspec.field(default_factory=lambda: Login("you"))
-
-    class Inner(msgspec.Struct):
-        name: str
-        deep: Login | None = None
-
-    class Outer(msgspec.Struct):
-        inner: Inner
-        maybe: Inner | None = None
-
-    by_name = {each.name: each for each in settings_of(Cluster)}
+    # Made here, as the settings of a class are computed once.
+    you: Any = msgspec.field(default_factory=lambda: Login("you"))
+    maybe = Login | None
+    others: list[Any] = [("other", Login, Login("me")), ("third", maybe, you)]
+    cluster = msgspec.defstruct("Cluster", [("login", maybe, None), *others])
+    inner = msgspec.defstruct("Inner", [("name", str), ("deep", Login | None, None)])
+    outer: Any = msgspec.defstruct("Outer", [("inner", inner), ("maybe", inner | None, None)])
+    by_name = {each.name: each for each in settings_of(cluster)}
     assert [*by_name] == [
-        f"{field}.{name}" for field in ("login", "other", "needed") for name in ("user", "password")
+        f"{field}.{name}" for field in ("login", "other", "third") for name in ("user", "password")
     ]
     assert [each.name for each in by_name.values() if each.is_required] == []
     assert [each.within for each in by_name.values()] == [("login",)] * 2 + [None] * 4
@@ -352,7 +346,7 @@ def test_a_struct_that_may_be_left_out_needs_nothing_until_one_of_its_settings_i
     assert not by_name["login.user"].is_missing_in([("other", "user")])
     assert by_name["login.user"].is_missing_in([("login", "password")])
     assert not by_name["login.user"].is_missing_in([("login", "user"), ("login", "password")])
-    assert [(each.name, each.is_required) for each in settings_of(Outer)] == [
+    assert [(each.name, each.is_required) for each in settings_of(outer)] == [
         ("inner.name", True),
         ("inner.deep.user", False),
         ("inner.deep.password", False),
@@ -362,7 +356,7 @@ def test_a_struct_that_may_be_left_out_needs_nothing_until_one_of_its_settings_i
     ]
     given = {"inner.name": "a", "maybe.deep.user": "me"}
     with pytest.raises(SettingsRefused, match=r"maybe\.name is missing"):
-        read_settings(Outer, given)
-    assert read_settings(Outer, {**given, "maybe.name": "b"}) == Outer(
-        Inner("a"), Inner("b", Login("me"))
+        read_settings(outer, given)
+    assert read_settings(outer, {**given, "maybe.name": "b"}) == outer(
+        inner("a"), inner("b", Login("me"))
     )
