@@ -256,9 +256,10 @@ class PartitionReads:
             found = _read(partition, alike.offset, room_bytes, min_one=True, committed=committed)
         except StreamlogError:
             return None  # `read` raises it again, and makes it the answer.
-        if len(found.records) < max(request.min_bytes, 1) or found.aborted:
+        size_bytes = len(found.records)
+        if size_bytes < max(request.min_bytes, 1) or found.aborted:
             return None
-        partition.traffic.bytes_out += len(found.records)
+        partition.traffic.bytes_out += size_bytes
         return FoundRecords(found.ends, found.records)
 
 
@@ -424,9 +425,9 @@ def _wanted_clock_time(wanted: FetchPartition) -> ClockTime | None:
 
 
 def _ends(partition: Partition) -> PartitionEnds:
-    return PartitionEnds(
-        partition.high_watermark, partition.last_stable_offset, partition.log.log_start_offset
-    )
+    high_watermark = partition.high_watermark
+    stable_offset = partition.stable_offset(high_watermark)
+    return PartitionEnds(high_watermark, stable_offset, partition.log.log_start_offset)
 
 
 def _diverging(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:

@@ -13,6 +13,7 @@ Not done here: replication between brokers (`partition_replica`), syncs (`group_
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from streamlog.broker.config.broker import FLUSH_ALWAYS, FLUSH_NEVER
@@ -240,7 +241,10 @@ class Partition:
     @property
     def last_stable_offset(self) -> int:
         """The offset below which every transaction is committed or aborted (KIP-98)."""
-        high_watermark = self.high_watermark
+        return self.stable_offset(self.high_watermark)
+
+    def stable_offset(self, high_watermark: int) -> int:
+        """Return the last stable offset; the caller knows the high watermark already."""
         first = self.log.producers.transactions.first_unstable_offset
         if first is None:
             return high_watermark
@@ -532,20 +536,16 @@ class Partition:
 
         Raises what `PartitionLog.range` raises.
         """
-        end_offset = self.last_stable_offset if stable else None
-        if not self._alone:
-            return self.log.range(
-                offset,
-                max_bytes=max_bytes,
-                min_one=min_one,
-                before_offset=self.high_watermark if end_offset is None else end_offset,
-            )
+        high_watermark = self.high_watermark
+        end_offset = self.stable_offset(high_watermark) if stable else high_watermark
+        # Without followers the log finds its end by itself: no index is searched for it.
+        finds_end = self._alone and end_offset == high_watermark
         return self.log.range(
             offset,
             max_bytes=max_bytes,
             min_one=min_one,
-            synced=self._always,
-            before_offset=end_offset if end_offset != self.high_watermark else None,
+            synced=self._alone and self._always,
+            before_offset=None if finds_end else end_offset,
         )
 
     def aborted(self, offset: int) -> list[EndedTransaction]:
@@ -554,7 +554,8 @@ class Partition:
         Raises what `PartitionLog.aborted` raises.
         """
         found = self.log.aborted(offset, self.log.read_end_offset)
-        return sorted(found, key=lambda decided: decided.first_offset)
+        found.sort(key=attrgetter("first_offset"))
+        return found
 
     def begin_sync(self, *, sealed_only: bool) -> PendingSync | None:
         """Begin a sync of what is in the log now. Raises what `PartitionLog.begin_sync` raises."""

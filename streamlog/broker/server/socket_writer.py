@@ -109,14 +109,19 @@ class SocketWriter:
 
     def _send_some(self) -> int:
         """Send as much as one system call takes; return the number of bytes."""
-        first = self._queue[0]
+        queue = self._queue
+        first = queue[0]
         if isinstance(first, FileRange):
             taken = first.send(self._socket.fileno(), self._sent_bytes)
             if not taken:
                 raise OSError("a log file was truncated while it was being sent")
             return taken
-        if len(self._queue) == 1 and isinstance(first, bytes) and not self._sent_bytes:
-            return self._socket.send(first)  # The usual response: there is nothing to gather.
+        if isinstance(first, bytes) and not self._sent_bytes:
+            # The usual responses, all in memory or a head and a range: there is nothing to gather.
+            if len(queue) == 1:
+                return self._socket.send(first)
+            if isinstance(queue[1], FileRange):
+                return self._socket.send(first, _MORE)
         buffers, more = self._gathered()
         if len(buffers) == 1:
             return self._socket.send(buffers[0], more)

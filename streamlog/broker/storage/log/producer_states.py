@@ -70,6 +70,8 @@ class OpenTransactions:
         # 2. A consumer that reads 10 as committed now would be wrong if the leader failed and the
         #    new leader had lost the marker and then aborted the transaction.
         # 3. So 10 stays unstable until the marker itself is committed (`settle`).
+        if not self._unsettled and not self._open:
+            return None  # Most partitions, and each Fetch of committed records asks.
         unsettled = [decided.first_offset for decided in self._unsettled]
         return min([*unsettled, *list(self._open.values())[:1]], default=None)
 

@@ -133,11 +133,18 @@ def last_whole(
     position = first.position + first.size_bytes
     if end - position < HEADER_BYTES:
         return first, None
-    # Large batches lie far apart: of a chunk, only the header would be used.
-    chunk_bytes = chunk_bytes if first.size_bytes < chunk_bytes else HEADER_BYTES
-    headers = Headers(file, end=log_end, chunk_bytes=chunk_bytes)
     try:
-        for header in headers.walk(position, first.next_offset):
+        # Large batches lie far apart: of a chunk, only the header would be used. Mostly the next
+        # batch does not fit: a reader that asks for 16 KB of batches of 16 KB needs no walk.
+        if first.size_bytes >= chunk_bytes:
+            chunk_bytes = HEADER_BYTES
+            following = header_at(file, position, first.next_offset, end=log_end)
+            position += following.size_bytes
+            if position > end:
+                return first, following
+            last = following
+        headers = Headers(file, end=log_end, chunk_bytes=chunk_bytes)
+        for header in headers.walk(position, last.next_offset):
             position += header.size_bytes
             if position > end:
                 return last, header
