@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help bench-instructions demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror bench-compare bench-growth bench-kafka compile clean test-opensearch mutants tutorial figures docs docs-build lint-docs pictures gallery wheels wheels-check release
+.PHONY: help bench-instructions demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror bench-compare bench-page bench-growth bench-kafka compile clean test-opensearch mutants tutorial figures docs docs-build lint-docs pictures gallery wheels wheels-check release
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -256,11 +256,14 @@ bench-connect-memory: $(VENV)/.dev ## how much a worker grows by a file and a tr
 bench-mirror: $(VENV)/.dev ## mirrors, those to Kafka as well, beside librdkafka's consumer and MirrorMaker 2 (Maven), the lag at 1,000 records a second, and memory with 1,000 topics and with large records; RUNS=5, RECORDS=2000000
 	@$(BIN)/python -m benchmarks --only mirroring mirror_memory --runs $(or $(RUNS),5) --records $(or $(RECORDS),2000000)
 
-bench-kafka: $(VENV)/.dev ## the broker beside Apache Kafka (Maven) in a warm JVM, by turns, RUNS=5: big and single writes, 16 KB fetches, 1,000 messages a second through to a consumer with and without syncs, Java's own performance test; RECORDS=2000000, WARM=10000000
-	@RUNS=$(or $(RUNS),5) WARM=$(or $(WARM),10000000) $(BIN)/python -m benchmarks --only beside_kafka --records $(or $(RECORDS),2000000)
+bench-kafka: $(VENV)/.dev ## the broker beside Apache Kafka, and the engine beside Kafka Streams (Maven, a JDK), in a warm JVM, by turns, RUNS=5: big and single writes, 16 KB fetches, 1,000 messages a second through to a consumer with and without syncs, Java's own performance test; filter, windows, and join, exactly once; RECORDS=2000000, WARM=10000000
+	@RUNS=$(or $(RUNS),5) WARM=$(or $(WARM),10000000) $(BIN)/python -m benchmarks --only beside_kafka beside_kafka_streams --records $(or $(RECORDS),2000000)
 
-bench-compare: $(VENV)/.dev ## the newest results in benchmarks/results beside the last ones of this machine in benchmarks/history.jsonl; fails if a row is worse (ARGS=--record adds a line)
+bench-compare: $(VENV)/.dev ## the newest results in benchmarks/results beside the last ones of this machine in benchmarks/history.jsonl; fails if a row is worse (ARGS=--record writes this release's line)
 	@$(BIN)/python -m benchmarks.compared $(ARGS)
+
+bench-page: $(VENV)/.dev ## the tables of docs/benchmarks.md, from the newest line of benchmarks/history.jsonl
+	@$(BIN)/python -m benchmarks.page
 
 bench-growth: $(VENV)/.dev ## what a unit of work costs by partitions, topics, connections, record sizes, members, GiB of history, and keys: curves in docs/images, with their bends; RUNS=3; ARGS="keys sizes --most 100000" measures some
 	@$(BIN)/python -m benchmarks.growth --runs $(or $(RUNS),3) $(ARGS)

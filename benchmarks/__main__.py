@@ -25,6 +25,7 @@ from rich.table import Table
 
 from benchmarks import (
     beside_kafka,
+    beside_kafka_streams,
     beyond_memory,
     commits,
     compaction,
@@ -60,6 +61,7 @@ Benchmark: TypeAlias = Callable[
     AsyncIterator[Figure]
     | AsyncIterator[Reading]
     | AsyncIterator[Figure | Reading]
+    | AsyncIterator[Cost | Reading]
     | AsyncIterator[Cost],
 ]
 BENCHMARKS: dict[str, Benchmark] = {
@@ -85,11 +87,15 @@ BENCHMARKS: dict[str, Benchmark] = {
     "mirroring": mirroring.figures,
     "mirror_memory": mirroring_to_kafka.memory,
     "beside_kafka": beside_kafka.figures,
+    "beside_kafka_streams": beside_kafka_streams.figures,
 }
-ALONE = {"connect", "idle_cluster", "mirroring", "mirror_memory", "beside_kafka", "partitions"}
+ALONE = {
+    *("connect", "idle_cluster", "mirroring", "mirror_memory", "partitions"),
+    *("beside_kafka", "beside_kafka_streams"),
+}
 """Run only if they are named: they need programs that most machines lack, or minutes."""
 ONCE = {
-    *("beside_kafka", "beyond_memory", "idle_cluster"),
+    *("beside_kafka", "beside_kafka_streams", "beyond_memory", "idle_cluster"),
     *("memory", "mirror_memory", "spark", "state"),
 }
 """Runs for so long that a median of several says no more, or has rounds of its own."""

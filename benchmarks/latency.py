@@ -161,7 +161,7 @@ def _latencies_ms(readings: Readings, starts_s: list[float]) -> dict[str, float]
     Raises:
         AssertionError: a row is wrong, missing, or there twice.
     """
-    expected = events.updates(len(starts_s))
+    expected = events.updates(range(len(starts_s)))
     if Counter(readings.rows) != Counter(expected):
         raise AssertionError("the rows are not those that plain Python counts and sums")
     start_s = dict(zip(expected, starts_s, strict=True))

@@ -238,7 +238,7 @@ class Stage:
             while polled := await consumer.poll(timeout_ms=1_000):
                 found.update(each for some in polled.values() for each in map(row, some))
         counted = {each: n for each, n in found.items() if int(each[1]) >= events.START_MS}
-        if counted != Counter(events.updates(records)):
+        if counted != Counter(events.updates(range(records))):
             raise AssertionError(f"the rows of {self._workers} workers are not plain Python's")
 
     async def _load(self, partition: int, loaded: Sequence[Loaded]) -> None:

@@ -23,7 +23,7 @@ from conformance.client import PATIENCE_S
 from conformance.witness import served
 
 VERSION = "4.1.0"
-NEWEST = "4.3.1"
+NEWEST = "4.4.0"
 """The newest broker that Maven Central has."""
 CACHE = Path(__file__).parent.parent / ".conformance" / f"kafka-{VERSION}"
 FETCH_S = 900

@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.engine import events
 from benchmarks.engine.events import PLAIN, START_MS, Loaded, Row, Size
-from benchmarks.harness import cpu_of
+from benchmarks.harness import cpu_of, most_mib_of
 from streamlog.client.admin import NewTopic
 from streamlog.client.consumer import Consumer
 from streamlog.log import Log
@@ -44,6 +44,7 @@ STALL_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
 CHUNK = 10_000
 WARM_UP_EVERY_S = 0.5
+WARM_CHUNK = 500_000
 WARM_UP_EVENTS = 3
 """At a time, in windows of their own: the first of them are closed by the last."""
 QUIET_S = 1.0
@@ -87,6 +88,8 @@ class Cost:
     memory as will ever be, and all of that has been touched once."""
     cpu_s: float = 0.0
     wall_s: float = 0.0
+    most_mib: float = 0.0
+    """The most resident memory that its process has had."""
 
     @property
     def name(self) -> str:
@@ -161,12 +164,60 @@ class Contest:
                 for size in sizes
             ]
             # Made before: who stands still for longer than a session is not in its group any more.
-            parts = [[_part(cost, size, numbers) for size in sizes] for numbers in cost.parts]
+            parts = [
+                [_part(cost.job, size, cost.parts[: number + 1], closes=is_last) for size in sizes]
+                for number, is_last in _with_last(len(cost.parts))
+            ]
             for each in parts:
                 costs = await self._worked_off(jobs, each)
             for job in jobs:
                 await self._check(job)
             return costs
+
+    async def run_rounds(
+        self, entrants: Sequence[tuple[Participant, Cost]], rounds: int, warm: int
+    ) -> list[list[Cost]]:
+        """Let different participants do one job in turns, for some rounds; the costs of each round.
+
+        Each process is given `warm` events first, which don't count, and stays for all rounds: that
+        is what a virtual machine needs that compiles what it has often run.
+
+        Raises:
+            Failed: nothing came out of one, it ended, or rows are wrong.
+        """
+        async with AsyncExitStack() as stack:
+            jobs = [
+                await stack.enter_async_context(self._warmed(participant, cost, PLAIN))
+                for participant, cost in entrants
+            ]
+            for job in jobs:
+                await self._warm_further(job, warm)
+            ((job_name, records),) = {(cost.job, cost.records) for _, cost in entrants}
+            costs, numbers = list[list[Cost]](), events.rounds_of(records, rounds)
+            for done in range(1, rounds + 1):
+                part = _part(job_name, PLAIN, numbers[:done], closes=True)
+                costs.append(await self._worked_off(jobs, [part] * len(jobs)))
+            for job in jobs:
+                await self._check(job)
+            return costs
+
+    async def _warm_further(self, job: _Job, records: int) -> None:
+        """Let it work off so many events from before the start, and commit them."""
+        first = -events.rounds_of(records, 2)[1].start
+        (entry,) = job.topics.entries
+        for begin in range(first, first + records, WARM_CHUNK):
+            end = min(begin + WARM_CHUNK, first + records)
+            await self._load(entry, map(events.event, range(begin, end)))
+        await self._load(entry, [events.closing_event(first + records)])
+        (end_offset,) = (await self._ends([entry])).values()
+        committed, moved_s = 0, perf_counter()
+        while committed < end_offset:
+            await asyncio.sleep(LOOK_S)
+            before, found = committed, await self._log.admin().group_offsets(job.group)
+            committed = found.get(entry, 0)
+            moved_s = perf_counter() if committed > before else moved_s
+            job.process.check(perf_counter() - moved_s)
+        job.begin = await self._ends(job.topics.outputs)
 
     async def _worked_off(self, jobs: Sequence[_Job], parts: Sequence[_Part]) -> list[Cost]:
         """Let each job do its part, in turns."""
@@ -207,12 +258,15 @@ class Contest:
             with _running(participant, settings, directory / "said") as process:
                 await self._warm_up(process, topics)
                 begin = await self._ends(topics.outputs)
-                yield _Job(process, participant.row, cost, topics, begin)
+                group = settings["ENGINE_ID"]
+                yield _Job(process, participant.row, cost, topics, group, begin)
         finally:
             await self._log.admin().delete_topics([topics.entry, topics.output])
 
     async def _load_up(self, job: _Job, part: _Part) -> None:
+        job.wanted = part.expected.total() - job.expected.total()
         job.expected = part.expected
+        job.since = await self._ends(job.topics.outputs)
         for entry, share in zip(job.topics.entries, part.shares, strict=True):
             await self._load(entry, share)
         job.cpu_s = job.process.cpu_s()
@@ -224,10 +278,11 @@ class Contest:
         if cost.job in NEWEST:
             job.rows = await self._newest(process, job.begin, job.row, job.expected)
         else:
-            await self._written(process, job.begin, job.expected.total())
+            await self._written(process, job.since, job.wanted)
         wall_s = perf_counter() - began_s
         await asyncio.sleep(jobs * 1.5 * COMMIT_MS / 1000)
-        return replace(cost, cpu_s=process.cpu_s() - job.cpu_s, wall_s=wall_s)
+        cpu_s = process.cpu_s() - job.cpu_s
+        return replace(cost, cpu_s=cpu_s, wall_s=wall_s, most_mib=process.most_mib())
 
     async def _check(self, job: _Job) -> None:
         """Compare what has come out; to read it takes a processor, so nobody is measured now."""
@@ -337,8 +392,14 @@ class _Job:
     row: Callable[[LogRecord], Row]
     cost: Cost
     topics: Topics
+    group: str
+    """The one whose committed offsets are its own."""
     begin: dict[TopicPartition, int]
     """Of the output, before there was any input to be counted."""
+    since: dict[TopicPartition, int] = field(default_factory=dict)
+    """Of the output, before the part that it works at."""
+    wanted: int = 0
+    """How many rows come of that part."""
     cpu_s: float = 0.0
     """What it had needed by then."""
     expected: Counter[Row] = field(default_factory=Counter)
@@ -371,6 +432,10 @@ class _Process:
     def cpu_s(self) -> float:
         """User and system time so far."""
         return cpu_of(self._popen.pid)
+
+    def most_mib(self) -> float:
+        """The most resident memory that it has had."""
+        return most_mib_of(self._popen.pid)
 
     def send(self, number: signal.Signals) -> None:
         """A signal."""
@@ -417,22 +482,28 @@ class _Part:
     """Of these and of those before."""
 
 
-def _part(cost: Cost, size: Size, numbers: range) -> _Part:
-    """The events with these numbers, and behind the last one what closes its window."""
+def _with_last(count: int) -> Iterator[tuple[int, bool]]:
+    """Number things, and mark the last one."""
+    return ((number, number == count - 1) for number in range(count))
+
+
+def _part(job: str, size: Size, done: Sequence[range], *, closes: bool) -> _Part:
+    """The last of these ranges of events, perhaps with what closes its last window."""
     shares: list[list[Loaded]] = [[] for _ in range(size.partitions)]
-    for number in numbers:
+    for number in done[-1]:
         shares[events.partition_of(number, size)].append(events.event(number, size))
-    if numbers == cost.parts[-1]:
+    if closes:
         for share in shares:
-            share.append(events.closing_event(numbers.stop))
-    return _Part(shares, _expected(cost.job, numbers.stop, size))
+            share.append(events.closing_event(done[-1].stop))
+    return _Part(shares, _expected(job, tuple(done), size))
 
 
 @lru_cache(maxsize=16)
-def _expected(job: str, records: int, size: Size) -> Counter[Row]:
+def _expected(job: str, done: tuple[range, ...], size: Size) -> Counter[Row]:
+    numbers = chain.from_iterable(done)
     if size != PLAIN:
-        return Counter(events.updates(records, size))
-    return Counter(events.EXPECTED[job](records))
+        return Counter(events.updates(numbers, size))
+    return Counter(events.EXPECTED[job](numbers))
 
 
 def _is_counted(row: Row) -> bool:

@@ -8,7 +8,7 @@ not depend on the order of additions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -77,9 +77,19 @@ def partition_of(number: int, size: Size) -> int:
     return user_of(number, size.users) % size.partitions
 
 
-def closing_event(records: int) -> Loaded:
-    """Comes after `records` events, belongs to nobody, and closes the last window."""
-    return _event(NOBODY, 1, ts_of(records) + CLOSING_MS)
+def closing_event(number: int) -> Loaded:
+    """Comes before the event with this number, belongs to nobody, and closes the last window."""
+    return _event(NOBODY, 1, ts_of(number) + CLOSING_MS)
+
+
+def rounds_of(records: int, rounds: int) -> list[range]:
+    """The numbers of the events of each round, so far apart that none is late after a closing one.
+
+    The first number of each round begins a window.
+    """
+    per_window = WINDOW_MS * EVENTS_PER_MS
+    apart = -(-records // per_window) * per_window + CLOSING_MS * EVENTS_PER_MS + per_window
+    return [range(number * apart, number * apart + records) for number in range(rounds)]
 
 
 def warm_up_event(number: int) -> Loaded:
@@ -100,20 +110,20 @@ def country_of(user: int) -> str:
     return COUNTRIES[user % len(COUNTRIES)]
 
 
-def filtered_and_mapped(records: int) -> list[Row]:
+def filtered_and_mapped(numbers: Iterable[int]) -> list[Row]:
     """J1: events with an even number of cents, doubled."""
     return [
         (f"user-{user_of(number):05d}", 2 * amount_of(number), ts_of(number))
-        for number in range(records)
+        for number in numbers
         if amount_of(number) % 2 == 0
     ]
 
 
-def updates(records: int, size: Size = PLAIN) -> list[Row]:
+def updates(numbers: Iterable[int], size: Size = PLAIN) -> list[Row]:
     """J2: after each event, how many there are of its user and window, and their sum."""
     totals: dict[tuple[int, int], tuple[int, int]] = {}
     rows: list[Row] = []
-    for number in range(records):
+    for number in numbers:
         at_ms = ts_of(number, size.windows)
         key = user_of(number, size.users), at_ms // WINDOW_MS * WINDOW_MS
         count, total = totals.get(key, (0, 0))
@@ -122,13 +132,13 @@ def updates(records: int, size: Size = PLAIN) -> list[Row]:
     return rows
 
 
-def final_rows(records: int) -> list[Row]:
+def final_rows(numbers: Iterable[int]) -> list[Row]:
     """J2: the last of the updates of every user and window."""
-    last = {row[:2]: row for row in updates(records)}
+    last = {row[:2]: row for row in updates(numbers)}
     return list(last.values())
 
 
-def joined(records: int) -> list[Row]:
+def joined(numbers: Iterable[int]) -> list[Row]:
     """J3: each event with the country of its user."""
     return [
         (
@@ -137,11 +147,11 @@ def joined(records: int) -> list[Row]:
             ts_of(number),
             country_of(user_of(number)),
         )
-        for number in range(records)
+        for number in numbers
     ]
 
 
-EXPECTED: dict[str, Callable[[int], list[Row]]] = {
+EXPECTED: dict[str, Callable[[Iterable[int]], list[Row]]] = {
     "j1": filtered_and_mapped,
     "j2": updates,
     "j2-final": final_rows,

@@ -18,6 +18,7 @@ import msgspec
 from benchmarks.engine.contest import Participant
 from benchmarks.engine.environment import HERE, Environment
 from benchmarks.engine.events import Row
+from conformance.kafka import NEWEST
 from streamlog.durations import when_ms
 from streamlog.records.batch import LogRecord
 from streamlog.serdes import WindowedSerde, serde_for
@@ -28,6 +29,7 @@ OURS = "streamlog"
 QUIX = "Quix Streams"
 FAUST = "Faust-streaming"
 WAX = "Bytewax"
+STREAMS = f"Kafka Streams {NEWEST}"
 PEERS = HERE / "peers"
 
 VARIANTS = {
@@ -57,8 +59,12 @@ _windowed = WindowedSerde(serde_for(str), layout_of(tumbling("1m")))
 def ours(job: str) -> Participant:
     """A worker process of this project."""
     command = (sys.executable, "-m", "streamlog", "-A", "benchmarks.engine.jobs", "worker")
-    rows = {"j2": _of_windowed_key, "j2-final": _of_windowed_key, "j2-commit": _of_windowed_key}
-    return Participant(OURS, command, rows.get(job, _ROWS[job]))
+    return Participant(OURS, command, rows_of(job))
+
+
+def rows_of(job: str) -> Callable[[LogRecord], Row]:
+    """How rows of ours are read, and those of Kafka Streams: its windowed keys have our bytes."""
+    return _of_windowed_key if job.startswith("j2") else _ROWS[job]
 
 
 def peer(name: str, job: str, where: Environment) -> Participant:

@@ -35,8 +35,8 @@ MEASURES: dict[str, tuple[Measure, tuple[int, ...]]] = {
     "connections": (connections, (1, 10, 100, 1_000, 5_000)),
     "sizes": (sizes, (10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)),
     "members": (members, (1, 10, 50, 100, 500)),
-    "history": (history, (1, 5, 20, 50)),
-    "keys": (keys, (1_000, 10_000, 100_000, 1_000_000, 10_000_000)),
+    "history": (history, (1, 5, 20, 46)),
+    "keys": (keys, (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)),
 }
 """What measures the curves by what there is more of, and at which amounts."""
 

@@ -6,29 +6,54 @@ import json
 
 import pytest
 
-from benchmarks.compared import last_figures, rows, worse
+from benchmarks.compared import Measured, last_figures, rows, worse
 from benchmarks.growth.chart import draw, short
 from benchmarks.growth.curve import Curve
 
 READING = {"name": "memory", "value": 50.0, "unit": "MiB", "least": None}
-RATE = {"name": "times Kafka", "value": 4.0, "unit": "times", "least": 1.2}
+TIMES = {"name": "times Kafka", "value": 4.0, "unit": "times", "least": 1.2}
 COST = {"job": "j1", "participant": "ours", "variant": "", "cpu_s": 2.0, "records": 1_000_000}
-FIGURE = {"name": "produce", "client_cpu_s": 0.0, "broker_cpu_s": 0.5, "records": 500_000}
+FIGURE = {
+    "name": "produce",
+    "client_cpu_s": 0.0,
+    "broker_cpu_s": 0.5,
+    "records": 500_000,
+    "wall_s": 2.0,
+    "latency_ms": {},
+}
+THROUGH = {**FIGURE, "name": "through", "latency_ms": {"p50": 0.3, "p99": 1.1, "p99.9": 9.0}}
 
 
-def test_what_a_row_costs_is_less_if_it_is_better() -> None:
-    assert rows([READING, RATE, COST, FIGURE, {**FIGURE, "broker_cpu_s": 1.0}]) == {
-        "memory": [50.0],
-        "times Kafka": [0.25],
-        "j1 ours, ns": [2_000.0],
-        "produce, broker s/M": [1.0, 2.0],
+def test_each_row_has_the_figures_of_its_runs() -> None:
+    found = rows([READING, TIMES, COST, FIGURE, {**FIGURE, "broker_cpu_s": 1.0}, THROUGH])
+    assert {name: (row.unit, row.values) for name, row in found.items()} == {
+        "memory": ("MiB", [50.0]),
+        "times Kafka": ("times", [4.0]),
+        "j1 ours": ("ns", [2_000.0]),
+        "produce, broker": ("us", [1.0, 2.0]),
+        "produce, rate": ("records/s", [250_000.0, 250_000.0]),
+        "through, broker": ("us", [1.0]),
+        "through, p50": ("ms", [0.3]),
+        "through, p99": ("ms", [1.1]),
+        "through, rate": ("records/s", [250_000.0]),
     }
+    assert found["produce, broker"].kept == [1.5, 1.0, 2.0, 2, "us"]
 
 
 def test_a_row_is_worse_if_no_run_comes_near_the_one_of_before() -> None:
-    before = {"a": 100.0, "b": 100.0, "c": 100.0}
-    now = {"a": [103.5, 104.0], "b": [101.0, 150.0], "c": [90.0], "new": [1.0]}
-    assert worse(before, now) == ["a: 100 -> 103.8 (+3.8%)"]
+    before: dict[str, list[object]] = {each: [100.0] for each in ("a", "b", "c", "d", "e", "rate")}
+    now = {
+        "a": Measured("us", [103.5, 104.0]),
+        "b": Measured("us", [101.0, 150.0]),
+        "c": Measured("us", [90.0]),
+        # Of these, more is better.
+        "d": Measured("times", [96.0, 90.0], is_more_better=True),
+        "e": Measured("times", [98.0, 90.0], is_more_better=True),
+        # Another program on the machine may be the reason.
+        "rate": Measured("records/s", [50.0], is_more_better=True, is_rate=True),
+        "new": Measured("us", [1.0]),
+    }
+    assert worse(before, now) == ["a: 100 -> 103.8 us", "d: 100 -> 93 times"]
 
 
 def test_figures_are_compared_with_those_of_the_machine_only() -> None:
