@@ -14,7 +14,7 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help bench-instructions demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror bench-compare bench-page bench-growth bench-kafka compile clean test-opensearch mutants tutorial figures docs docs-build lint-docs pictures gallery wheels wheels-check release
+.PHONY: help bench-instructions demo demo-connect demo-spark spark questions test test-changed quick lint lint-ruff lint-types lint-contracts shape architecture bench simulate simulate-coverage chaos alerts procedures mirror-shapes soak attack properties fuzz equality equality-live oracle oracle-kafka oracle-avro oracle-connect oracle-connect-avro oracle-connect-rest oracle-connect-storage oracle-connect-values oracle-mirror-to-kafka oracle-debezium conformance conformance-cluster conformance-kafka registry-kills chaos-mirror chaos-mirror-faults chaos-mirror-app chaos-connect chaos-connect-service bench-connect bench-connect-service bench-registry bench-snapshots bench-connect-memory bench-mirror bench-compare bench-page bench-growth bench-kafka compile clean test-opensearch mutants tutorial figures docs docs-build lint-docs pictures gallery wheels wheels-check release
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -200,6 +200,10 @@ oracle-connect-rest: $(VENV)/.dev ## some 190 requests to Apache's own Connect w
 oracle-connect-storage: $(VENV)/.dev ## Connect's three topics, written and read by Apache's stores and by ours: random histories (HISTORIES=12, SEED=n), and a group that goes from our workers to Apache's and back; needs Maven and a JDK
 	@mkdir -p build
 	@$(BIN)/python -m tests.oracle.connect_storage --histories $(or $(HISTORIES),12) $(if $(SEED),--seed $(SEED)) --report build/oracle-connect-storage.json $(ARGS)
+
+oracle-connect-values: $(VENV)/.dev ## random JSON through Kafka Connect's JsonConverter, StringConverter, SimpleHeaderConverter and Cast, and ours; each difference with its reason (QUESTIONS=20000, SEED=n); needs Maven and a JDK
+	@mkdir -p build
+	@$(BIN)/python -m tests.oracle.connect_values --questions $(or $(QUESTIONS),20000) $(if $(SEED),--seed $(SEED)) --report build/oracle-connect-values.json $(ARGS)
 
 oracle-mirror: $(VENV)/.dev ## random histories of topics, transactions and groups at Apache Kafka that brokers of ours mirror, both sides killed on the way: librdkafka reads each side alike, `verify` finds no difference, and the promoted topics go on (HISTORIES=3, ACTS=100, SEED=n; ARGS="--source ours --brokers 3": clusters of three on both sides); needs Maven and a JDK
 	@$(BIN)/python -m tests.oracle.mirror --histories $(or $(HISTORIES),3) --acts $(or $(ACTS),100) $(if $(SEED),--seed $(SEED)) $(ARGS)

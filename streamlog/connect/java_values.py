@@ -23,11 +23,13 @@ DAY_MS: Final = 86_400_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 INTEGER_BITS: Final[Mapping[str, int]] = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _INTEGER: Final = re.compile(r"[+-]?\d+")
-_FLOAT: Final = re.compile(r"[+-]?(NaN|Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?)")
+_FLOAT: Final = re.compile(r"[+-]?(NaN|Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?)", re.ASCII)
 _MAX_PLAIN: Final = 1e7
 _MIN_PLAIN: Final = 1e-3
 _SHORTEST: Final = range(6, 10)
 """The numbers of digits to try: the text of a float32 is the shortest that reads back as it."""
+_SINGLE_MIN: Final = 2.0**-126
+"""The smallest float32 with all its digits; those below it have fewer, down to one."""
 
 
 def kind_of(value: object) -> Kind | None:
@@ -114,7 +116,11 @@ def float_text(value: float, *, is_single: bool = False) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "-0.0" if math.copysign(1, value) < 0 else "0.0"
-    sign, digits, exponent = Decimal(single_text(value) if is_single else repr(value)).as_tuple()
+    shortest = Decimal(single_text(value) if is_single else repr(value))
+    if len(shortest.as_tuple().digits) == 1:
+        # Java writes a second digit in any case, the one that is closest: 4.9E-324, not 5.0E-324.
+        shortest = Decimal(f"{value:.1e}")
+    sign, digits, exponent = shortest.as_tuple()
     text = "".join(map(str, digits)).rstrip("0") or "0"
     point = len(digits) + int(exponent)
     minus = "-" if sign else ""
@@ -127,11 +133,25 @@ def float_text(value: float, *, is_single: bool = False) -> str:
 
 def single_text(value: float) -> str:
     """Return the shortest text that gives a float32 back; JSON and Python read it."""
-    for digits in _SHORTEST:
+    for digits in _SHORTEST if abs(value) >= _SINGLE_MIN else range(1, 10):
         text = f"{value:.{digits}g}"
         if single(float(text)) == value:
             return text
     return repr(value)
+
+
+def date_text(ms: int) -> str:
+    """Return a `java.util.Date` as its `toString` writes it, in UTC."""
+    when = moment_of(ms)
+    # Not by strftime: the names are English whatever the locale, and the year is not filled up.
+    day, month = _DAYS[when.weekday()], _MONTHS[when.month - 1]
+    return f"{day} {month} {when:%d %H:%M:%S} UTC {when.year}"
+
+
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS: Final = (
+    *("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+)
 
 
 def moment_text(ms: int) -> str:
@@ -231,15 +251,21 @@ def header_bytes(value: object, schema: Schema | None = None) -> bytes | None:
     """Return a value as Connect's SimpleHeaderConverter writes it into a header."""
     if value is None:
         return None
-    if isinstance(value, str):
-        return value.encode()
+    # Only within another value do texts and bytes have quotes.
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return java_text(value).encode()
     return _embedded(value, schema).encode()
 
 
 def _embedded(value: object, schema: Schema | None) -> str:
-    if schema is not None and schema.kind == "struct" and value is not None:
+    if value is None:
+        return "null"
+    if schema is not None and schema.kind == "struct":
         row = fields_of(value)
-        fields = (f"{_quoted(each.name)}:{_in_struct(each, row)}" for each in schema.fields)
+        fields = (
+            f"{_quoted(each.name)}:{_embedded(_in_struct(each, row), each.schema)}"
+            for each in schema.fields
+        )
         return f"{{{','.join(fields)}}}"
     inner = None if schema is None else schema.items
     if isinstance(value, Mapping):
@@ -247,26 +273,14 @@ def _embedded(value: object, schema: Schema | None) -> str:
         return f"{{{','.join(pairs)}}}"
     if isinstance(value, list | tuple):
         return f"[{','.join(_embedded(each, inner) for each in value)}]"
-    return "null" if value is None else _scalar_text(value, schema)
+    text = java_text(value, None if schema is None else schema.kind)
+    return _quoted(text) if isinstance(value, str | bytes | bytearray | memoryview) else text
 
 
-def _scalar_text(value: object, schema: Schema | None) -> str:
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    return java_text(value, None if schema is None else schema.kind)
-
-
-def _in_struct(field: Field, row: Mapping[str, object]) -> str:
+def _in_struct(field: Field, row: Mapping[str, object]) -> object:
     value = row.get(field.name)
-    # Kafka writes a struct by its JSON converter, which quotes bytes and writes defaults for nulls;
-    # those of a map it does not.
-    if value is None and field.schema.logical is None:
-        value = field.default
-    if isinstance(value, bytes | bytearray | memoryview):
-        return _quoted(java_text(value))
-    return _embedded(value, field.schema)
+    # Java's structs have their defaults for nulls. One of a logical type is left to its reader.
+    return field.default if value is None and field.schema.logical is None else value
 
 
 def _quoted(text: str) -> str:

@@ -20,7 +20,14 @@ from streamlog.connect.converters.connect_json_schema.json_schema_converter impo
 )
 from streamlog.connect.converters.connect_protobuf.protobuf_converter import ProtobufConverter
 from streamlog.connect.converters.json_converter import ConvertedValue, JsonConverter
-from streamlog.connect.java_values import INTEGER_BITS, java_text, wrapped
+from streamlog.connect.java_values import (
+    INTEGER_BITS,
+    date_text,
+    is_moment,
+    java_text,
+    moment_ms,
+    wrapped,
+)
 from streamlog.connect.row_schema import Kind, Schema
 from streamlog.errors import ConfigError
 
@@ -192,6 +199,8 @@ def _text(value: object, schema: Schema | None) -> str:
     if isinstance(value, list | tuple):
         inner = None if schema is None else schema.items
         return f"[{', '.join(_text(each, inner) for each in value)}]"
+    if is_moment(value):
+        return date_text(moment_ms(value))
     return java_text(value, None if schema is None else schema.kind)
 
 

@@ -20,7 +20,6 @@ from streamlog.connect.converters.json_schemas import (
     bytes_from_json,
     bytes_to_json,
     from_base,
-    scale_of,
     schema_from_json,
     schema_to_json,
     to_base,
@@ -53,7 +52,8 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
         decimal_format: how a Decimal is written: base64 of its digits, or a number.
         replace_null_with_default: whether null becomes the default of its field (KIP-1040).
         schemas_cache_size: accepted; a process keeps the last 1,000 schemas.
-        schema_content: the schema of all values, as JSON, for bytes without an envelope (KIP-1054).
+        schema_content: the schema of all values, as JSON: with `schemas_enable`, bytes are the
+            payload alone (KIP-1054).
     """
 
     schemas_enable: bool = True
@@ -64,7 +64,7 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise ConfigError if `schema_content` is no schema."""
-        if self.schema_content is not None:
+        if self.schema_content:
             try:
                 _schema_of(self.schema_content.encode())
             except (BadRecord, msgspec.MsgspecError) as error:
@@ -82,9 +82,10 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
         """
         if data is None:
             return ConvertedValue(None, None)
-        if not self.schemas_enable or self.schema_content is not None:
-            text = self.schema_content
-            schema = None if text is None else _schema_of(text.encode())
+        if not self.schemas_enable or self.schema_content:
+            # As in Java, a converter without schemas does not look at the one of its settings.
+            text = self.schema_content if self.schemas_enable else None
+            schema = _schema_of(text.encode()) if text else None
             return ConvertedValue(schema, self.from_json(schema, parsed_json(data)))
         try:
             envelope = msgspec.json.decode(data, type=_Envelope)
@@ -159,12 +160,9 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
 
     def _field(self, field: Field, value: JsonValue) -> object:
         # A null is replaced even where null is allowed: so says KIP-1040's default.
-        if value is None and field.default is not None and self._replaces(field):
+        if value is None and field.default is not None and self.replace_null_with_default:
             value = field.default
         return self.from_json(field.schema, value)
-
-    def _replaces(self, field: Field) -> bool:
-        return self.replace_null_with_default or not field.schema.optional
 
     # ---------------------------------------------------------------------------- writing
 
@@ -184,7 +182,7 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
             )
         is_decimal = schema.logical == "Decimal" and schema.kind == "bytes"
         if is_decimal and self.decimal_format == "NUMERIC":
-            return _number(schema, value)
+            return _number(value)
         return self._written_base(schema, to_base(schema, value))
 
     def _written_base(self, schema: Schema, value: object) -> object:
@@ -207,7 +205,7 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
 
     def _written_field(self, field: Field, row: Mapping[str, object]) -> object:
         value = row.get(field.name)
-        if value is None and field.default is not None and self._replaces(field):
+        if value is None and field.default is not None and self.replace_null_with_default:
             return field.default
         return self.to_json(field.schema, value)
 
@@ -280,7 +278,8 @@ def _scalar_of(schema: Schema, value: JsonValue | Decimal) -> object:
     # Numbers of a payload are int or Decimal; those of a schema, its defaults, may be float.
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
     if kind in ("float32", "float64") and (is_number or value in _NOT_FINITE):
-        number = float(value)
+        # Jackson reads a BigDecimal, which has no -0.0.
+        number = float(value) + 0.0
         return single(number) if kind == "float32" else number
     # Too large a number keeps its low bits, as Jackson's intValue does.
     if kind in INTEGER_BITS and is_number and isinstance(value, int):
@@ -318,10 +317,9 @@ def _finite(value: object) -> object:
     return value
 
 
-def _number(schema: Schema, value: object) -> object:
+def _number(value: object) -> object:
     if not isinstance(value, Decimal) or not value.is_finite():
         raise BadRecord(f"Invalid type for Decimal: {type(value).__name__}")
-    scale_of(schema)
     return msgspec.Raw(format(value, "f").encode())
 
 

@@ -124,8 +124,10 @@ def test_a_decimal_may_be_a_number() -> None:
 
 def test_one_schema_for_all_values_of_a_topic() -> None:
     content = json.dumps(schema_to_json(Schema("int32")))
-    converter = JsonConverter(schemas_enable=False, schema_content=content)
+    converter = JsonConverter(schema_content=content)
     assert converter.decode(b"7") == ConvertedValue(Schema("int32"), 7)
+    without = JsonConverter(schemas_enable=False, schema_content=content)
+    assert without.decode(b"7") == ConvertedValue(None, 7)
     with pytest.raises(ConfigError, match=r"schema\.content"):
         JsonConverter(schema_content="{}").check()
 

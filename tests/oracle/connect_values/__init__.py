@@ -1,0 +1,1 @@
+"""Kafka Connect's classes as an oracle: random JSON read, shown and cast by them and by ours."""

@@ -1,0 +1,240 @@
+"""`python -m tests.oracle.connect_values`: random JSON through Kafka Connect's converters and ours.
+
+Both read the JSON with JsonConverter, and show the value: by JsonConverter again, by
+StringConverter, by SimpleHeaderConverter, and by Cast to each type. What they show has to be equal,
+or both have to refuse. A difference has one of the `REASONS`, or it is printed as unexplained; then
+the exit code is 1. `--golden FILE` keeps the first answers on which both agree, for tests without
+Java.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from conformance.kafka import Unavailable, fetched
+from streamlog.connect.connector_settings import read_settings
+from streamlog.connect.converters import ConvertedValue, JsonConverter
+from streamlog.connect.converters.converter import StringConverter
+from streamlog.connect.converters.json_schemas import CONNECT_LOGICAL
+from streamlog.connect.java_values import header_bytes, single
+from streamlog.connect.schema_record import SchemaRecord, with_schemas
+from streamlog.connect.transforms.transform_chain import TransformChain, chain_of
+from streamlog.errors import StreamlogError
+from tests.oracle.connect.runner import EPOCH, VERSION
+from tests.oracle.connect_values.questions import Question, question
+from tests.oracle.golden import Case, write_cases
+from tests.oracle.java import JavaProgram
+
+SOURCE: Final = Path(__file__).parent / "ValuesRunner.java"
+SHOWN_MAX = 8
+GOLDEN_MAX: Final = {"equal": 1_200, "refused": 200}
+"""How many cases of each verdict `--golden` keeps."""
+REASONS: Final = {
+    "lenient": "What does not fit its type is 0, false or null in Java, and refused here.",
+    "cast": "Cast of a whole Decimal or date keeps the type's name in Java, and nothing reads it.",
+    "struct": "A struct as a default is refused in Java, which finds that it has another schema.",
+    "version": "Kafka's logical types have version 1 here, whatever their schema says.",
+    "julian": "Java's dates before 1582 are those of the Julian calendar.",
+    "written": "A default in a schema is written as it was read.",
+    "default": (
+        "With replace.null.with.default=false Java still shows the default for null in headers."
+    ),
+    "bytes": "Java shows bytes by their address.",
+    "digits": (
+        "JDK 17 writes some numbers with more digits than they need. A float32 without a schema is"
+        " a float64 here."
+    ),
+}
+
+
+class ValuesJava(JavaProgram):
+    """Kafka Connect's converters.
+
+    Raises:
+        Unavailable: there is no Maven, no JDK, or no network.
+    """
+
+    def __init__(self) -> None:
+        artifacts = ("connect-transforms", "connect-json", "connect-runtime")
+        super().__init__(SOURCE, fetched(f"connect-{VERSION}", artifacts, VERSION))
+
+
+def ours(asked: Question) -> dict[str, Any]:
+    """Return our answer to a question."""
+    try:
+        converter = read_settings(JsonConverter, asked["settings"])
+        converter.check()
+        read = converter.decode(asked["data"].encode())
+    except StreamlogError as error:
+        return {"error": str(error)}
+    shown: dict[str, Callable[[], bytes | None]] = {
+        "json": lambda: converter.encode(read.schema, read.value),
+        "text": lambda: StringConverter().encode(read.schema, read.value),
+        "header": lambda: header_bytes(read.value, read.schema),
+    }
+    answer = {name: _shown(each) for name, each in shown.items()}
+    return answer | {kind: _shown(lambda kind=kind: _cast(kind, read)) for kind in asked["casts"]}
+
+
+@cache
+def _chain(kind: str) -> TransformChain:
+    named = {"transforms": "t", "transforms.t.type": "Cast$Value"}
+    return chain_of({**named, "transforms.t.spec": kind})
+
+
+def _cast(kind: str, read: ConvertedValue) -> bytes | None:
+    record: SchemaRecord[object, object] = SchemaRecord(
+        key=None, value=read.value, timestamp=EPOCH, headers=(), topic="t", partition=0, offset=0,
+        value_schema=read.schema,
+    )  # fmt: skip
+    changed = _chain(kind)(record)
+    assert changed is not None
+    return JsonConverter().encode(with_schemas(changed).value_schema, changed.value)
+
+
+def _shown(show: Callable[[], bytes | None]) -> Any:
+    try:
+        found = show()
+    except StreamlogError as error:
+        return {"error": str(error)}
+    return None if found is None else found.decode()
+
+
+def judge(asked: Question, theirs: dict[str, Any]) -> str:
+    """Return "equal", "refused", one of the reasons, or what differs."""
+    mine = ours(asked)
+    if "error" in mine and "error" in theirs:
+        return "refused"
+    if "error" in mine or "error" in theirs:
+        found = _refusal(mine.get("error", ""), theirs.get("error", ""))
+        return found or f"theirs {theirs}\n      ours {mine}"
+    reasons = ""
+    for name, own in mine.items():
+        if not _is_equal(name, own, theirs[name]):
+            reason = _reason(name, own, theirs[name])
+            if reason is None:
+                return f"{name}: theirs {theirs[name]}\n      ours {own}"
+            reasons = reasons or reason
+    return reasons or "equal"
+
+
+def _is_equal(name: str, mine: Any, theirs: Any) -> bool:
+    if isinstance(mine, dict) or isinstance(theirs, dict):
+        return isinstance(mine, dict) and isinstance(theirs, dict)
+    if name in ("text", "header") or mine is None or theirs is None:
+        return bool(mine == theirs)
+    return bool(json.loads(mine) == json.loads(theirs))
+
+
+def _refusal(mine: str, theirs: str) -> str | None:
+    """Return the reason for which one side can't read the JSON."""
+    return next(
+        (
+            reason
+            for reason, is_it in (
+                ("lenient", re.search(r"(is no |Invalid bytes)", mine)),
+                ("struct", "Invalid default value" in theirs),
+            )
+            if is_it
+        ),
+        None,
+    )
+
+
+def _reason(name: str, mine: Any, theirs: Any) -> str | None:
+    """Return the reason for which what is shown differs."""
+    if isinstance(theirs, dict):
+        is_kept = "Invalid type for" in theirs["error"] and not isinstance(mine, dict)
+        return "cast" if is_kept else None
+    if isinstance(mine, dict):
+        return None
+    is_json = name not in ("text", "header")
+    return next(
+        (
+            reason
+            for reason, is_it in (
+                ("bytes", "[B@" in theirs),
+                ("version", is_json and _without_version(mine) == _without_version(theirs)),
+                ("julian", name == "text" and _EARLY.search(mine)),
+                ("default", name == "header" and "null" in mine and "null" not in theirs),
+                ("digits", _singles(name, mine) == _singles(name, theirs)),
+                ("written", is_json and _without_defaults(mine) == _without_defaults(theirs)),
+            )
+            if is_it
+        ),
+        None,
+    )
+
+
+_EARLY: Final = re.compile(r" UTC (\d{1,3}|1[0-4]\d\d|15[0-8]\d)\b")
+"""The year of a date before the Gregorian calendar."""
+
+
+def _without_version(text: str) -> str:
+    return re.sub(rf'({re.escape(CONNECT_LOGICAL)}\w+")(,"version":-?\d+)?', r"\1", text)
+
+
+def _without_defaults(text: str) -> Any:
+    def kept(found: dict[str, Any]) -> dict[str, Any]:
+        return {key: each for key, each in found.items() if key != "default"}
+
+    return json.loads(_without_version(text), object_hook=kept, parse_float=_single)
+
+
+def _single(text: str) -> float:
+    return single(float(text))
+
+
+def _singles(name: str, text: str) -> Any:
+    if name in ("text", "header") or '"string"' in text:
+        return re.sub(r"-?\d+\.\d+(E-?\d+)?", lambda found: str(_single(found[0])), text)
+    return json.loads(text, parse_float=_single)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare, and print the counts."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.oracle.connect_values", description=__doc__
+    )
+    parser.add_argument("--questions", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--report", type=Path)
+    parser.add_argument("--golden", type=Path)
+    options = parser.parse_args(arguments)
+    counts = Counter[str]()
+    kept: list[Case] = []
+    try:
+        java = ValuesJava()
+    except Unavailable as error:
+        print(error)
+        return 2
+    with java:
+        for seed in range(options.seed, options.seed + options.questions):
+            asked = question(seed)
+            theirs = java.ask(asked)
+            verdict = judge(asked, theirs)
+            is_known = verdict in {"equal", "refused", *REASONS}
+            if counts[verdict] < GOLDEN_MAX.get(verdict, 0):
+                kept.append({"asked": asked, "theirs": theirs, "verdict": verdict})
+            counts[verdict if is_known else "unexplained"] += 1
+            if not is_known and counts["unexplained"] <= SHOWN_MAX:
+                print(f"seed {seed}: {json.dumps(asked)}\n    {verdict}")
+    for name, count in counts.most_common():
+        print(f"{count:7} {name}{f': {REASONS[name]}' if name in REASONS else ''}")
+    if options.report is not None:
+        options.report.write_text(json.dumps(counts, indent=2))
+    if options.golden is not None:
+        write_cases(options.golden, kept)
+    return 1 if counts["unexplained"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
