@@ -5,6 +5,8 @@ What it reads and writes is what `io.confluent.connect.avro.AvroConverter` does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from streamlog.connect.connector_errors import BadRecord
@@ -70,14 +72,15 @@ class AvroFormat:
         """Return a schema as Avro, and the full name of its record; see `RegistryFormat`."""
         text = msgspec.json.encode(avro_of(schema, self._form)).decode()
         described = RegistrySchema(SchemaType.AVRO, text)
-        name = _parsed(RegisteredSchema(0, None, described)).record_name
+        name = _parsed(described, {}).record_name
         # An optional record is a union in Avro, and is named as its record is.
-        is_record = schema is not None and schema.kind == "struct"
-        return described, name or (schema.name if schema is not None and is_record else None)
+        if name is None and schema is not None and schema.kind == "struct":
+            name = schema.name
+        return described, name
 
     def writer(self, schema: Schema | None, found: RegisteredSchema) -> WriteRow:
         """Return what writes values as a registered Avro schema; see `RegistryFormat`."""
-        node = _parsed(found).root
+        node = _parsed(found.schema, found.referenced).root
         write_avro = avro_writer(schema, node, self._form)
 
         def write(value: object) -> bytes:
@@ -93,7 +96,7 @@ class AvroFormat:
 
     def reader(self, found: RegisteredSchema) -> ReadRow:
         """Return what reads values of a registered Avro schema; see `RegistryFormat`."""
-        node = _parsed(found).root
+        node = _parsed(found.schema, found.referenced).root
         schema = schema_from_avro(node, self._form)
         read_avro, has_no_size = avro_reader(schema, node), _has_no_size(node)
 
@@ -120,14 +123,14 @@ def _has_no_size(node: AvroType) -> bool:
     return node.kind == "bytes"
 
 
-def _parsed(found: RegisteredSchema) -> AvroSchema:
+def _parsed(schema: RegistrySchema, referenced: Mapping[str, RegistrySchema]) -> AvroSchema:
     try:
-        parsed = parse_schema(found.schema, found.referenced, is_new=False)
+        parsed = parse_schema(schema, referenced, is_new=False)
     except InvalidSchema as error:
         raise BadRecord(
             f"no schema for Avro: {error}; names that Avro does not allow need "
             "scrub.invalid.names=true"
         ) from None
     if not isinstance(parsed, AvroSchema):
-        raise BadRecord(f"its schema is {found.schema.type}, and AvroConverter reads Avro alone")
+        raise BadRecord(f"its schema is {schema.type}, and AvroConverter reads Avro alone")
     return parsed

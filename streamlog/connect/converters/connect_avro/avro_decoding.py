@@ -146,10 +146,13 @@ def _base(schema: Schema, node: AvroType) -> ReadAvro:
     match node:
         case AvroRecord():
             found = _record(schema, node)
-        case AvroArray() if schema.kind == "map":
-            found = _entries(schema, node)
         case AvroArray():
-            found = _array(_reader(part_of(schema.items), node.items))
+            entry = entry_of(node.items)
+            items = part_of(schema.items)
+            if entry is None:
+                found = _array(_reader(items, node.items))
+            else:
+                found = _map(_reader(part_of(schema.keys), entry[0]), _reader(items, entry[1]))
         case AvroMap():
             found = _map(_read_text, _reader(part_of(schema.items), node.values))
         case AvroEnum():
@@ -197,14 +200,6 @@ def _map(read_key: ReadAvro, read_item: ReadAvro) -> ReadAvro:
         return found
 
     return read
-
-
-def _entries(schema: Schema, node: AvroArray) -> ReadAvro:
-    entry = entry_of(node.items)
-    if entry is None:
-        raise BadRecord("an array of Avro is no map: its items are no entries of a map")
-    keys, values = part_of(schema.keys), part_of(schema.items)
-    return _map(_reader(keys, entry[0]), _reader(values, entry[1]))
 
 
 def _enum(node: AvroEnum) -> ReadAvro:

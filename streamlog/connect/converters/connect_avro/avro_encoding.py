@@ -65,7 +65,7 @@ _TAKEN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "struct": ("record",),
 }
 """The types of Avro that take a kind, the closest first."""
-_DEFAULTS: Final = JsonConverter(schemas_enable=False)
+_DEFAULTS: Final = JsonConverter()
 """Reads the defaults of fields, which are JSON."""
 
 

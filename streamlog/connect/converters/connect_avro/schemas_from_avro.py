@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.converters.connect_avro.avro_conventions import (
@@ -29,7 +29,7 @@ from streamlog.connect.converters.connect_avro.avro_conventions import (
     member_name,
     part_of,
 )
-from streamlog.connect.converters.json_schemas import CONNECT_LOGICAL, with_name
+from streamlog.connect.converters.json_schemas import with_name
 from streamlog.connect.row_schema import Field, Kind, Schema
 from streamlog.replace import replace
 from streamlog.schemas.avro_schemas.avro_types import (
@@ -62,6 +62,10 @@ _LOGICAL: Final = {
     ("int", "time-millis"): "Time",
     ("long", "timestamp-millis"): "Timestamp",
 }
+
+
+_Single: TypeAlias = AvroPrimitive | AvroArray | AvroMap | AvroEnum | AvroFixed | AvroRecord
+"""Every type but a union."""
 
 
 def schema_from_avro(node: AvroType, form: AvroForm) -> Schema | None:
@@ -130,7 +134,7 @@ class _Reading:
             raise BadRecord("several types of a union have the same name in Connect")
         return Field(name, Schema("struct", optional=is_optional, fields=fields, name=UNION))
 
-    def _base(self, node: AvroType) -> Schema:
+    def _base(self, node: _Single) -> Schema:
         match node:
             case AvroPrimitive(kind="bytes") | AvroFixed():
                 return _bytes(node)
@@ -144,7 +148,6 @@ class _Reading:
                 return self._enum(node)
             case AvroRecord():
                 return self._record(node)
-        raise BadRecord(f"Connect has no schema for Avro's type {node.kind}")
 
     def _array(self, node: AvroArray) -> Schema:
         entry = entry_of(node.items)
@@ -188,11 +191,11 @@ class _Reading:
         return Schema("struct", fields=tuple(fields), parameters=tuple(parameters))
 
     def _described(
-        self, schema: Schema, node: AvroType, default: JsonValue
+        self, schema: Schema, node: _Single, default: JsonValue
     ) -> tuple[Schema, JsonValue]:
         """Return a schema with what the properties of its type say, and its default."""
         has_meta_data = self._form.has_meta_data
-        properties = _properties(node)
+        properties = node.properties
         doc, version, own, given = (
             properties.get(f"connect.{key}") for key in ("doc", "version", "default", "parameters")
         )
@@ -214,20 +217,14 @@ class _Reading:
         return _named(schema, node), default_from_avro(schema, kept)
 
 
-def _named(schema: Schema, node: AvroType) -> Schema:
-    name = _properties(node).get("connect.name")
+def _named(schema: Schema, node: _Single) -> Schema:
+    name = node.properties.get("connect.name")
     if name is None and isinstance(node, NAMED):
         name = node.name
-    if not isinstance(name, str) or name.startswith(f"{NAMESPACE}.{DEFAULT_NAME}"):
-        return schema
     # A decimal in a fixed is named as the fixed is, and has its own name in Connect.
-    if schema.logical is not None and not name.startswith(CONNECT_LOGICAL):
+    if not isinstance(name, str) or schema.logical is not None:
         return schema
-    return with_name(schema, name)
-
-
-def _properties(node: AvroType) -> Properties:
-    return {} if isinstance(node, AvroUnion) else node.properties
+    return schema if name.startswith(f"{NAMESPACE}.{DEFAULT_NAME}") else with_name(schema, name)
 
 
 def _scalar(node: AvroPrimitive) -> Schema:

@@ -121,7 +121,7 @@ class JsonSchemaFormat:
 
 def _parsed(found: RegisteredSchema) -> JsonSchema:
     try:
-        parsed = parse_schema(found.schema, found.referenced, is_new=False)
+        parsed = parse_schema(found.schema, found.referenced)
     except InvalidSchema as error:
         raise BadRecord(f"no JSON Schema: {error}") from None
     if not isinstance(parsed, JsonSchema):

@@ -188,7 +188,7 @@ def _message(found: RegisteredSchema, name: str) -> UserObject:
 
 def _parsed(found: RegisteredSchema) -> ProtobufSchema:
     try:
-        parsed = parse_schema(found.schema, found.referenced, is_new=False)
+        parsed = parse_schema(found.schema, found.referenced)
     except InvalidSchema as error:
         raise BadRecord(f"no schema of Protobuf: {error}") from None
     if not isinstance(parsed, ProtobufSchema):

@@ -49,7 +49,7 @@ SCALE_MAX: Final = 10_000
 _UNSIGNED: Final = ("uint64", "fixed64")
 _MS: Final = 1_000_000
 """Nanoseconds."""
-_DEFAULTS: Final = JsonConverter(schemas_enable=False)
+_DEFAULTS: Final = JsonConverter()
 
 
 def _no(what: str, value: object) -> BadRecord:

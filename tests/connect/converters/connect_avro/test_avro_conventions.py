@@ -9,12 +9,14 @@ import pytest
 
 from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.converters.connect_avro.avro_conventions import AvroForm, scrub
-from streamlog.connect.converters.connect_avro.avro_converter import AvroFormat
+from streamlog.connect.converters.connect_avro.avro_converter import AvroConverter, AvroFormat
 from streamlog.connect.converters.connect_avro.schemas_from_avro import schema_from_avro
 from streamlog.connect.converters.connect_avro.schemas_to_avro import avro_of
 from streamlog.connect.row_schema import Field, Schema
+from streamlog.replace import replace
 from streamlog.schemas import AvroSchema, SchemaType, parse_schema
 from streamlog.schemas import Schema as RegistrySchema
+from streamlog.serdes.registered.schema_source import RegisteredSchema
 
 DATA = "org.apache.kafka.connect.data."
 DECIMAL = Schema(
@@ -201,7 +203,7 @@ def test_a_decimal_may_be_fixed() -> None:
     }
     schema = connect(fixed)
     assert schema is not None
-    assert schema.logical == "Decimal"
+    assert (schema.logical, schema.name) == ("Decimal", None)
     assert dict(schema.parameters) == {
         "scale": "1", "connect.decimal.precision": "9", "connect.fixed.size": "4",
     }  # fmt: skip
@@ -240,3 +242,140 @@ def test_a_union_remembers_that_null_was_its_default() -> None:
     mark = (("io.confluent.connect.avro.field.default", "true"),)
     assert schema.fields[0].schema.parameters == mark
     assert node(schema)["fields"] == [field]
+
+
+def test_a_decimal_without_a_scale_has_none_behind_the_point() -> None:
+    schema = connect({"type": "bytes", "logicalType": "decimal", "precision": 4})
+    assert schema is not None
+    assert schema.parameter("scale") == "0"
+    with pytest.raises(BadRecord, match="scale of a decimal"):
+        connect({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": "2"})
+
+
+@pytest.mark.parametrize(
+    ("version", "kept"), [(3, 3), (True, None), ("3", None), (2.5, None), (None, None)]
+)
+def test_a_version_is_a_number(version: object, kept: int | None) -> None:
+    schema = connect({"type": "int", "connect.version": version})
+    assert schema is not None
+    assert schema.version == kept
+    date = connect({"type": "int", "logicalType": "date", "connect.version": version})
+    assert date is not None
+    assert date.version is None
+
+
+def test_defaults_of_connect_are_not_taken_for_avros_own() -> None:
+    mark = "io.confluent.connect.avro.field.default"
+    own = {"type": "int", "connect.default": 7}
+    fields = [
+        {"name": "connects", "type": own, "default": 7},
+        {"name": "avros", "type": "int", "default": 7},
+        {"name": "alone", "type": own},
+    ]  # fmt: skip
+    schema = connect({"type": "record", "name": "R", "fields": fields})
+    assert schema is not None
+    assert [each.default for each in schema.fields] == [7, 7, 7]
+    assert [each.schema.parameter(mark) for each in schema.fields] == [None, "true", None]
+
+
+def test_parameters_of_others_are_kept_only_with_meta_data() -> None:
+    written = {"type": "string", "connect.parameters": {"a": "1"}, "avro.java.string": "String"}
+    for has_meta_data, kept in ((True, {"a": "1"}), (False, {})):
+        schema = connect(written, has_meta_data=has_meta_data)
+        assert schema is not None
+        assert dict(schema.parameters) == {**kept, "avro.java.string": "String"}
+        again = node(schema, has_meta_data=has_meta_data)
+        assert again["avro.java.string"] == "String"
+        assert "connect.parameters" not in again or has_meta_data
+
+
+def test_bytes_in_the_default_of_a_struct_are_base64() -> None:
+    inner = {
+        "type": "record", "name": "In", "fields": [
+            {"name": "b", "type": "bytes"},
+            {"name": "l", "type": {"type": "array", "items": "bytes"}},
+            {"name": "m", "type": {"type": "map", "values": "bytes"}},
+        ],
+    }  # fmt: skip
+    default = {"b": "\u00ff", "l": ["a"], "m": {"k": "b"}, "other": 1}
+    written = {
+        "type": "record", "name": "R", "fields": [{"name": "f", "type": inner, "default": default}],
+    }  # fmt: skip
+    schema = connect(written)
+    assert schema is not None
+    assert schema.fields[0].default == {"b": "/w==", "l": ["YQ=="], "m": {"k": "Yg=="}, "other": 1}
+    assert node(schema)["fields"][0]["default"] == default
+
+
+def test_two_types_of_a_union_may_not_have_one_name_in_connect() -> None:
+    records = [{"type": "record", "name": f"{space}.R", "fields": []} for space in "ab"]
+    with pytest.raises(BadRecord, match="the same name in Connect"):
+        connect(records)
+    enhanced = connect(records, is_enhanced=True)
+    assert enhanced is not None
+    assert [each.name for each in enhanced.fields] == ["a.R", "b.R"]
+
+
+def test_members_of_unions_have_the_names_of_connect() -> None:
+    record = {"type": "record", "name": "my_shop.R", "connect.name": "my-shop.R", "fields": []}
+    for scrubs, name in ((True, "my_shop.R"), (False, "my-shop.R")):
+        schema = connect(["int", record], is_enhanced=True, scrubs_names=scrubs)
+        assert schema is not None
+        assert [each.name for each in schema.fields] == ["int", name]
+
+
+def test_an_entry_of_a_map_has_a_key_and_a_value() -> None:
+    entry = {
+        "type": "record", "name": "io.confluent.connect.avro.MapEntry",
+        "fields": [{"name": "key", "type": "int"}],
+    }  # fmt: skip
+    with pytest.raises(BadRecord, match="other fields than key and value"):
+        connect({"type": "array", "items": entry})
+
+
+def test_without_settings_a_converter_does_what_confluents_does() -> None:
+    plain = AvroConverter(schema_registry_url="http://none").format()
+    keys = Schema("string", optional=True)
+    entries = Schema("map", keys=keys, items=Schema("int32"), name="shop.Entry")
+    for form in (plain, AvroFormat(AvroForm())):
+        # Optional keys need entries, names with other characters are refused, enums are texts.
+        described, name = form.described(entries)
+        assert json.loads(described.text)["type"] == "array"
+        assert name is None
+        assert json.loads(form.described(HUE)[0].text)["type"] == "string"
+        with pytest.raises(BadRecord, match="is not a name"):
+            form.described(Schema("struct", name="a-b"))
+    allowing = AvroConverter(schema_registry_url="http://none", allow_optional_map_keys=True)
+    described, _ = allowing.format().described(entries)
+    assert json.loads(described.text)["type"] == "map"
+
+
+def test_a_subject_is_named_by_the_record_whether_it_is_optional_or_not() -> None:
+    form = AvroFormat(AvroForm(scrubs_names=True))
+    row = Schema("struct", name="my-shop.R", optional=True)
+    assert form.described(replace(row, optional=False))[1] == "my_shop.R"
+    assert form.described(row)[1] == "my-shop.R"
+    assert form.described(Schema("int32", name="shop.Number"))[1] is None
+    assert form.described(None)[1] == "io.confluent.connect.avro.Anything"
+
+
+def test_a_null_that_is_required_has_bytes_or_is_refused() -> None:
+    form = AvroFormat(AvroForm())
+    assert form.is_tombstone(None)
+    assert form.is_tombstone(Schema("string", optional=True))
+    assert not form.is_tombstone(Schema("string"))
+
+
+def test_a_registered_schema_may_have_a_default_that_does_not_fit() -> None:
+    # Confluent's registry has taken such schemas, and their topics are there.
+    text = (
+        '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "default": "x"}]}'
+    )
+    found = RegisteredSchema(1, None, RegistrySchema(SchemaType.AVRO, text))
+    assert AvroFormat(AvroForm()).reader(found)(b"\x02", 0).value == {"a": 1}
+
+
+def test_a_schema_of_another_format_is_refused() -> None:
+    found = RegisteredSchema(1, None, RegistrySchema(SchemaType.JSON, '{"type": "string"}'))
+    with pytest.raises(BadRecord, match="AvroConverter reads Avro alone"):
+        AvroFormat(AvroForm()).reader(found)
