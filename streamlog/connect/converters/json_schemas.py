@@ -128,7 +128,7 @@ def _named(schema: Schema, found: Mapping[str, JsonValue]) -> Schema:
         schema,
         parameters=tuple(texts),
         doc=doc if isinstance(doc, str) else None,
-        version=version if isinstance(version, int) else None,
+        version=version if type(version) is int else None,
     )
     return with_name(schema, name) if isinstance(name, str) else schema
 
