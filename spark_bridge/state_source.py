@@ -5,13 +5,14 @@
 The path is a state directory, or the path or URL of a snapshot, as for `streamlog state`. One Spark
 task reads one task of the app, so each of Spark's Python processes must reach the path. What is
 read is found once, when the frame is loaded; but a running worker changes its directory,
-so only snapshots give equal rows twice.
+so only snapshots give equal rows twice. The option `types` names the log in which the app's workers
+have recorded the types of rows, with `kafka.` options for the connection.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -21,8 +22,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from spark_bridge.python_failures import without_traceback
+from spark_bridge.source_options import KAFKA
+from streamlog.blueprints.blueprint import Blueprint
 from streamlog.errors import ConfigError
+from streamlog.history.readers import LogReader
 from streamlog.snapshots.state_reader import StoredTask, rows_of, shown, stored_tasks
+from streamlog.snapshots.store_types import NO_TYPES, StoreTypes, types_of_all
+from streamlog.transport.security import Security
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -46,7 +52,8 @@ _ARROW = pa.schema(
     }
 )
 BATCH_ROWS: Final = 4_096
-OPTIONS: Final = ("path", "store")
+OPTIONS: Final = ("path", "store", "types")
+EMBEDDED: Final = "embedded:"
 
 
 class StatePartition(InputPartition):
@@ -77,7 +84,7 @@ class StateDataSource(DataSource):
             UsageError: the path holds no state.
         """
         for name in self.options:
-            if name not in OPTIONS:
+            if name not in OPTIONS and not name.startswith(KAFKA):
                 raise ConfigError(f"unknown option {name!r}; there are: {', '.join(OPTIONS)}")
         path = self.options.get("path")
         if not path:
@@ -86,15 +93,34 @@ class StateDataSource(DataSource):
             )
         # Spark's Python processes have working directories of their own.
         where = path if "://" in path else str(Path(path).absolute())
-        return StateReader(stored_tasks(where), self.options.get("store"))
+        tasks = stored_tasks(where)
+        return StateReader(tasks, self.options.get("store"), self._blueprints(tasks))
+
+    def _blueprints(self, tasks: Sequence[StoredTask]) -> Sequence[Blueprint]:
+        """Return what the app's workers have recorded in the log of the option `types`."""
+        url = self.options.get("types")
+        if url is None:
+            return ()
+        if url.startswith(EMBEDDED):
+            url = EMBEDDED + str(Path(url.removeprefix(EMBEDDED)).absolute())
+        client = {
+            name.removeprefix(KAFKA): value
+            for name, value in self.options.items()
+            if name.startswith(KAFKA)
+        }
+        with LogReader(url, Security.of(client) if client else None) as reader:
+            return reader.blueprints({each.app_id for each in tasks})
 
 
 class StateReader(DataSourceReader):
     """Reads each task of the app in a Spark task."""
 
-    def __init__(self, tasks: Sequence[StoredTask], store: str | None) -> None:
+    def __init__(
+        self, tasks: Sequence[StoredTask], store: str | None, blueprints: Sequence[Blueprint]
+    ) -> None:
         self._tasks = tasks
         self._store = store
+        self._blueprints = blueprints
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one input per task."""
@@ -106,14 +132,18 @@ class StateReader(DataSourceReader):
         if not isinstance(partition, StatePartition):
             return
         with without_traceback():
-            rows = _rows(partition.task, self._store)
+            # Made here: what reads bytes holds decoders, which can't be sent to this process.
+            types = types_of_all(self._blueprints)
+            rows = _rows(partition.task, self._store, types)
             while batch := [*islice(rows, BATCH_ROWS)]:
                 yield pa.RecordBatch.from_pylist(batch, schema=_ARROW)
 
 
-def _rows(task: StoredTask, store: str | None) -> Iterator[dict[str, Any]]:
+def _rows(
+    task: StoredTask, store: str | None, types: Mapping[str, StoreTypes]
+) -> Iterator[dict[str, Any]]:
     for name, key, value in rows_of(task, store):
-        row = shown(task.name, name, key, value)
+        row = shown(task.name, name, key, value, types.get(name, NO_TYPES))
         start, end = row.window or (None, None)
         yield {
             "task": row.task,

@@ -61,6 +61,7 @@ SETTINGS = (
     "snapshots",
     "snapshot_interval",
     "snapshot_bytes_per_s",
+    "histories",
     "standby_replicas",
     "warmup_replicas",
     "acceptable_lag",
@@ -101,6 +102,11 @@ def interval_ms(name: str, given: Dur) -> int:
     if not given_ms:
         raise ConfigError(f"{name} must be longer than 0 ms")
     return given_ms
+
+
+def watchdog_of(report: Dur, end: Dur | None) -> tuple[int, int | None]:
+    """Return after how long a standstill is reported, and after how long it ends the worker."""
+    return interval_ms("watchdog", report), None if end is None else duration_ms(end)
 
 
 def ratio_of(given: float | None) -> float | None:
@@ -218,6 +224,7 @@ class App(Declarations):
         snapshots: str | None = None,
         snapshot_interval: Dur = "10m",
         snapshot_bytes_per_s: int = 64 * 1024 * 1024,
+        histories: str | None = None,
         standby_replicas: int = 0,
         warmup_replicas: int = 2,
         acceptable_lag: int = 10_000,
@@ -261,6 +268,10 @@ class App(Declarations):
             snapshot_interval: the time between two snapshots of a task. Each one writes the files
                 that have changed since the one before.
             snapshot_bytes_per_s: the limit of a worker's uploads, in bytes per second; 1 or more.
+            histories: where histories keep their snapshots and notes, and the console looks for
+                them: a path, or a URL of fsspec such as "s3://BUCKET/PREFIX" (needs the extra
+                `[history]`). By default the directory `snapshots` next to the embedded log, for
+                another log next to `state_dir`.
             standby_replicas: the number of copies of each task's state that workers on other disks
                 keep up to date, so that one of them can take over at once; 0 or more.
             warmup_replicas: the number of state moves, over all workers, that prepare at one time;
@@ -317,13 +328,12 @@ class App(Declarations):
         self.log, self.state_dir, self.web, self.web_access = log, state_dir, web, web_access
         # Each setting is checked here, so that the error names the line that creates the app.
         self.security, self.schema_registry = security_of(security), registry_of(schema_registry)
-        self.state_memory_bytes = memory_bytes(state_memory_bytes)
+        self.state_memory_bytes, self.histories = memory_bytes(state_memory_bytes), histories
         self.state_cleanup_delay_ms = duration_ms(state_cleanup_delay)
         self.snapshots = snapshots_of(snapshots, snapshot_interval, snapshot_bytes_per_s)
         self.policy = policy_of(standby_replicas, warmup_replicas, acceptable_lag)
         self.commit_interval_ms = interval_ms("commit_interval", commit_interval)
-        self.watchdog_ms = interval_ms("watchdog", watchdog)
-        self.watchdog_exit_ms = None if watchdog_exit is None else duration_ms(watchdog_exit)
+        self.watchdog_ms, self.watchdog_exit_ms = watchdog_of(watchdog, watchdog_exit)
         self.guarantee, self.trace_ratio = check_guarantee(guarantee), ratio_of(trace_ratio)
         self.source_lost, self.otel_metrics = check_source_lost(source_lost), otel_metrics
         self.clients, self._warned = clients_of(consumer, producer), set[str]()
@@ -448,7 +458,8 @@ class App(Declarations):
                 visible in their topics, all at once, when the history is complete.
             job_id: names the job and its snapshot. A job that has published under this id does not
                 publish again.
-            directory: the directory or fsspec URL of snapshots; by default next to the log.
+            directory: the directory or fsspec URL of snapshots; by default that of the app's
+                setting `histories`.
             progress: True shows bars, False nothing; by default, bars on a terminal, and elsewhere
                 lines in the log.
             lower: "auto" lets Spark fold windows natively where the rows are equal; "off" never
@@ -634,6 +645,7 @@ class App(Declarations):
             state_memory_bytes=self.state_memory_bytes,
             state_cleanup_delay_ms=self.state_cleanup_delay_ms,
             snapshots=self.snapshots,
+            histories=self.histories,
             agents=self.agents,
             timers=self.timers,
             crontabs=self.crontabs,

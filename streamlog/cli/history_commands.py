@@ -428,4 +428,4 @@ def _snapshot(app: App, given: str, directory: str | None) -> Snapshot:
 def _default_snapshots_url(app: App) -> str:
     from streamlog.snapshots import default_snapshot_store  # noqa: PLC0415 - as above
 
-    return default_snapshot_store(app.log, app.state_dir)
+    return app.histories or default_snapshot_store(app.log, app.state_dir)

@@ -49,7 +49,6 @@ from streamlog.snapshots import (
     SnapshotStore,
     StagedRecords,
     TaskEntry,
-    default_snapshot_store,
 )
 from streamlog.snapshots.capture import finish_snapshot
 from streamlog.snapshots.job_notes import JobNote
@@ -205,7 +204,7 @@ class BackfillJob:
         self.id = backfill.job_id or f"{program.app_id}-{uuid4().hex[:12]}"
         """ID of the job and of its snapshot."""
         self._snapshot_store = SnapshotStore(
-            backfill.directory or default_snapshot_store(backfill.log_url, program.state_dir)
+            backfill.directory or program.histories_url(backfill.log_url)
         )
         self._notes = JobNotes(self._snapshot_store)
         self._directory = Path(program.state_dir) / ".history" / program.app_id / self.id
@@ -250,7 +249,10 @@ class BackfillJob:
         plan = self.plan
         with JobReport(self._notes, self._first_note(plan), self._clock) as report:
             snapshot = self._run(plan, report)
-            report.done(self.rows, sum(self.drops.values()))
+            # Rows that one stage writes for another are no output of the app.
+            between = {t for sub in plan.topology.subtopologies for t in sub.repartition_topics}
+            rows = {topic: count for topic, count in self.rows.items() if topic not in between}
+            report.done(rows, sum(self.drops.values()))
         return snapshot
 
     def _run(self, plan: Plan, report: JobReport) -> Snapshot:

@@ -19,8 +19,10 @@ from streamlog.record import TopicPartition
 from streamlog.records.epoch_chains import EpochChain
 from streamlog.records.record_columns import RecordColumns
 from streamlog.transport.security import Security
+from streamlog.worker.topics.version_log import recorded_blueprints
 
 if TYPE_CHECKING:
+    from streamlog.blueprints.blueprint import Blueprint
     from streamlog.client.consumer import Consumer
     from streamlog.client.producer import Producer
     from streamlog.log import Log
@@ -92,6 +94,14 @@ class LogReader:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the log's event loop and return its result."""
         return self._runner.run(work)
+
+    def blueprints(self, app_ids: Collection[str]) -> list[Blueprint]:
+        """Return the topologies that the workers of apps have recorded in the log.
+
+        Raises:
+            UsageError: the log has no record of an app.
+        """
+        return self.run(recorded_blueprints(self.log, self._opening[0], app_ids))
 
     def partitions(self) -> dict[str, int]:
         """Return the number of partitions of each topic."""

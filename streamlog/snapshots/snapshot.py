@@ -109,7 +109,7 @@ class SnapshotStore:
         """Return whether a file exists."""
         if self._path is not None:
             return os.path.exists(f"{self._path}/{name}")  # noqa: PTH110 - as above
-        return bool(self._remote().exists(f"{self.url}/{name}"))
+        return bool(self._fresh().exists(f"{self.url}/{name}"))
 
     def names(self) -> list[str]:
         """Return the names of the files and directories directly in this directory."""
@@ -119,7 +119,7 @@ class SnapshotStore:
             except FileNotFoundError:
                 return []
         try:
-            found = self._remote().ls(self.url, detail=False)
+            found = self._fresh().ls(self.url, detail=False)
         except FileNotFoundError:
             return []
         return sorted(str(each).rstrip("/").rpartition("/")[2] for each in found)
@@ -128,8 +128,8 @@ class SnapshotStore:
         """Remove the directory and all its content."""
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
-        elif self._remote().exists(self.url):
-            self._remote().rm(self.url, recursive=True)
+        elif (remote := self._fresh()).exists(self.url):
+            remote.rm(self.url, recursive=True)
 
     @contextmanager
     def checked(self, part: FilePart) -> Iterator[str]:
@@ -173,6 +173,16 @@ class SnapshotStore:
                 f"{target} can't be written: {error.strerror}; choose another directory for "
                 "snapshots, or change its permissions"
             ) from error
+
+    def _fresh(self) -> Any:  # noqa: ANN401 - as below
+        """Return the file system without what it remembers of directories.
+
+        Those of object stores keep each listing for good, and the process that fills a directory
+        is another one: a job on its machine, or Spark's executors.
+        """
+        remote = self._remote()
+        remote.invalidate_cache()
+        return remote
 
     def _remote(self) -> Any:  # noqa: ANN401 - fsspec has no types
         scheme = self.url.partition("://")[0]

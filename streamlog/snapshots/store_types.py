@@ -8,7 +8,7 @@ kind, such as those of a join that wait, has no types here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import Any, Final, NamedTuple
 
@@ -55,6 +55,11 @@ def types_of(blueprint: Blueprint) -> dict[str, StoreTypes]:
         if keys and values:
             found[name] = StoreTypes(_reader(keys[0]), _reader(values[0]))
     return found
+
+
+def types_of_all(blueprints: Iterable[Blueprint]) -> dict[str, StoreTypes]:
+    """Return the types of the stores of apps, by their names."""
+    return {name: types for each in blueprints for name, types in types_of(each).items()}
 
 
 def _reader(described: JsonValue) -> Read | None:

@@ -29,6 +29,7 @@ from streamlog.records.partitioners import Partitioner
 from streamlog.registry_client import RegistrySettings
 from streamlog.replace import replace
 from streamlog.serdes.registered import SchemaAccess
+from streamlog.snapshots import default_snapshot_store
 from streamlog.snapshots.object_store import SnapshotSettings
 from streamlog.tables.state.store_transaction import MEMORY_BYTES
 from streamlog.topology import Topology
@@ -71,6 +72,8 @@ class Program:
     state_memory_bytes: int = MEMORY_BYTES
     snapshots: SnapshotSettings | None = None
     """Where workers snapshot the state of their tasks; None: nowhere."""
+    histories: str | None = None
+    """Where histories keep their snapshots; None: beside the log, or the state."""
     commit_interval_ms: int = COMMIT_INTERVAL_MS
     guarantee: Guarantee = EXACTLY_ONCE
     on_step: OnStep = ignore_step
@@ -256,6 +259,10 @@ class Program:
     def state_path(self) -> str:
         """The app's own state directory."""
         return f"{self.state_dir}/{self.app_id}"
+
+    def histories_url(self, log_url: str) -> str:
+        """Return where the histories of the app over a log keep their snapshots."""
+        return self.histories or default_snapshot_store(log_url, self.state_dir)
 
     @property
     def sources(self) -> list[str]:

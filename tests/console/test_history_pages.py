@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from streamlog import App, Topic
-from streamlog.console.app_pages.history_pages import SILENT_MS, JobLook, histories, history
+from streamlog.console.app_pages import history_pages
+from streamlog.console.app_pages.history_pages import SILENT_MS, JobLook, history
 from streamlog.errors import StreamlogError
 from streamlog.replace import replace
 from streamlog.snapshots import SnapshotStore
@@ -30,9 +31,15 @@ def build(path: Path, *, fails: bool = False) -> tuple[App, Topic[str, str]]:
     return app, prices
 
 
-def test_a_history_is_shown_with_its_plan_its_rows_and_its_comparison(tmp_path: Path) -> None:
+@pytest.mark.parametrize("histories", [None, "memory://histories"])
+def test_a_history_is_shown_with_its_plan_its_rows_and_its_comparison(
+    tmp_path: Path, histories: str | None
+) -> None:
+    where = SnapshotStore(histories or f"{tmp_path}/snapshots")
+
     async def main() -> None:
         app, prices = build(tmp_path)
+        app.histories = histories
         async with worker_console(app, tmp_path) as (browser, log):
             assert "No history of this app" in (await browser.get("/console/history")).text
             async with log.producer() as producer:
@@ -52,18 +59,21 @@ def test_a_history_is_shown_with_its_plan_its_rows_and_its_comparison(tmp_path: 
             assert "history of shop, engine local" in page
             assert "hand-over first" in page
             assert (await browser.get("/console/history/nowhere")).status_code == 404
-            bad = build(tmp_path, fails=True)[0].backfill(
-                until="2999-01-01", job_id="second", progress=False
-            )
+            failing, _ = build(tmp_path, fails=True)
+            failing.histories = histories
+            bad = failing.backfill(until="2999-01-01", job_id="second", progress=False)
             with pytest.raises(StreamlogError):
                 await asyncio.to_thread(bad.run)
             await wait_for(browser, "/console/history", "failed")
             failed = Page((await browser.get("/console/history/second")).text).text
             assert "ZeroDivisionError" in failed
             # Nothing of it counts, as before: its note is beside the snapshots, not one of them.
-            assert SnapshotStore(f"{tmp_path}/snapshots").names() == ["first", "jobs"]
+            assert where.names() == ["first", "jobs"]
 
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    finally:
+        where.remove()
 
 
 def test_a_job_that_runs_shows_its_progress_and_one_that_is_silent_says_so() -> None:
@@ -73,7 +83,7 @@ def test_a_job_that_runs_shows_its_progress_and_one_that_is_silent_says_so() -> 
     assert "25%" in page
     assert "50 records of 200 offsets" in page
     late = JobLook(runs, now_ms=3 + SILENT_MS)
-    assert "no news for 1 min" in Page(histories([late], {}, "x").content.text).text
+    assert "no news for 1 min" in Page(history_pages.histories([late], {}, "x").content.text).text
     assert "may have ended" in Page(history(late, "a", {}).content.text).text
 
 

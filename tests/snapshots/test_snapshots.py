@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from streamlog import App, Windowed, session, tumbling
 from streamlog.errors import ConfigError, CorruptData, TopologyError
@@ -81,6 +84,49 @@ def snapshot(tmp_path: Path) -> Snapshot:
     return capture_all(
         filled_cluster(visits()), SnapshotStore(str(tmp_path / "snapshots")) / "job-1"
     )
+
+
+class RememberingFileSystem(MemoryFileSystem):
+    """Keeps each listing until it is told to forget, as the file systems of object stores do."""
+
+    protocol = ("remembering",)
+    cachable = False
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return MemoryFileSystem._strip_protocol(path.replace("remembering://", "memory://"))
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
+        if (path, detail) not in LISTED:
+            LISTED[path, detail] = super().ls(path, detail=detail)
+        return LISTED[path, detail]
+
+    def exists(self, path: str, **_: Any) -> bool:
+        parent, _, name = path.rpartition("/")
+        return any(each.rpartition("/")[2] == name for each in self.ls(parent, detail=False))
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        LISTED.clear()
+
+
+LISTED: dict[tuple[str, bool], Any] = {}
+
+
+def test_what_another_process_adds_is_found() -> None:
+    fsspec.register_implementation("remembering", RememberingFileSystem, clobber=True)
+    store = SnapshotStore("remembering://kept/jobs")
+    other = SnapshotStore("memory://kept/jobs")
+    other.add("one/job.json", b"1")
+    assert store.names() == ["one"]
+    other.add("two/job.json", b"2")
+    assert store.names() == ["one", "two"]
+    assert not (store / "two").has("compared.json")
+    other.add("two/compared.json", b"2")
+    assert (store / "two").has("compared.json")
+    (other / "one").remove()
+    assert store.names() == ["two"]
+    other.remove()
+    store.remove()
 
 
 @pytest.mark.parametrize("url_prefix", ["", "file://", "memory://"])

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from streamlog.durations import moment
-from tests.cli.one_app.test_state_commands import BEGIN_MS, MINUTE_MS, SALES, feed, shop
+from tests.cli.one_app.test_state_commands import (
+    BEGIN_MS,
+    MINUTE_MS,
+    SALES,
+    WORDS,
+    feed,
+    fill_typed,
+    shop,
+    typed,
+    until_typed_is_read,
+)
 from tests.worker.operations.test_app_reset import rows, running
 
 if TYPE_CHECKING:
@@ -81,6 +91,21 @@ def test_a_snapshot_is_read_and_joined_like_any_frame(spark: SparkSession, direc
     only_there = worker.join(history, "key", "left_anti").collect()
     assert [(each.key, each.value) for each in only_there] == [("cid", "1")]
     assert bytes(only_there[0].key_bytes) == b"cid"
+
+
+def test_recorded_types_tell_numbers_from_text(spark: SparkSession, tmp_path: Path) -> None:
+    app = typed(tmp_path)
+    asyncio.run(fill_typed(app))
+    with running(app):
+        asyncio.run(until_typed_is_read(app))
+    where = tmp_path / "state" / "typed"
+    frame = load(spark, where, store="last", types=app.log)
+    assert {int(row.key): json.loads(row.value) for row in frame.collect()} == dict(WORDS)
+    # Bytes alone don't tell: a text of digits is a number.
+    (guessed,) = load(spark, where, store="last").where("key = '1'").collect()
+    assert json.loads(guessed.value) == int(dict(WORDS)[1])
+    with pytest.raises(Exception, match="has no record of app 'other'"):
+        load(spark, where.rename(where.with_name("other")), types=app.log).collect()
 
 
 @pytest.mark.parametrize(

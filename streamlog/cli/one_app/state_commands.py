@@ -312,18 +312,13 @@ def _types(
     """
     if log is None:
         return {}
-    from streamlog.snapshots.store_types import types_of  # noqa: PLC0415 - as above
-    from streamlog.worker.topics.app_topics import read_whole_topic  # noqa: PLC0415 - as above
-    from streamlog.worker.topics.version_log import current, version_topic  # noqa: PLC0415 - as above
+    from streamlog.snapshots.store_types import types_of_all  # noqa: PLC0415 - as above
+    from streamlog.worker.topics.version_log import recorded_blueprints  # noqa: PLC0415 - as above
+
+    app_ids = {each.app_id for each in tasks}
 
     async def recorded(opened: Log) -> Mapping[str, StoreTypes]:
-        found: dict[str, StoreTypes] = {}
-        for app_id in sorted({each.app_id for each in tasks}):
-            version = current(await read_whole_topic(opened, version_topic(app_id)))
-            if version is None:
-                raise UsageError(f"{log} has no record of app {app_id!r}: its workers write it")
-            found |= types_of(version.blueprint)
-        return found
+        return types_of_all(await recorded_blueprints(opened, log, app_ids))
 
     return with_log(context.obj or Session(), log, recorded)
 

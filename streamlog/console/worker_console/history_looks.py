@@ -18,7 +18,7 @@ from streamlog.console.page_views import Parts, Query, no_page
 from streamlog.console.pages.page_layout import View
 from streamlog.errors import StreamlogError
 from streamlog.replace import replace
-from streamlog.snapshots import SnapshotStore, default_snapshot_store
+from streamlog.snapshots import SnapshotStore
 from streamlog.snapshots.noted_jobs import JobNotes
 from streamlog.worker.program import WorkerStart
 from streamlog.worker.state.changelog_reader import offload
@@ -38,7 +38,7 @@ class HistoryLooks:
     def __init__(self, start: WorkerStart, clock: Clock) -> None:
         program = start.program
         self._app_id, self._log, self._clock = program.app_id, start.log, clock
-        store = SnapshotStore(default_snapshot_store(start.log_url, program.state_dir))
+        store = SnapshotStore(program.histories_url(start.log_url))
         self._where, self._notes = store.url, JobNotes(store)
         self._found: list[JobLook] = []
         self._until_ms = 0

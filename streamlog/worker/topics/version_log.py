@@ -19,7 +19,7 @@ itself (`operations/hand_over`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,6 +37,7 @@ from streamlog.errors import (
     StreamlogError,
     TopicExists,
     TopologyError,
+    UsageError,
     quantity,
 )
 from streamlog.log import Log
@@ -269,6 +270,27 @@ class VersionChange:
 def version_topic(app_id: str) -> str:
     """Return the topic of an app's versions, topic ids and contract."""
     return f"{app_id}{VERSION_TOPIC_SUFFIX}"
+
+
+async def recorded_blueprints(log: Log, where: str, app_ids: Collection[str]) -> list[Blueprint]:
+    """Return the current topologies of apps, as their workers have recorded them.
+
+    Args:
+        log: the log of the workers.
+        where: its URL, for messages.
+        app_ids: the apps.
+
+    Raises:
+        UsageError: the log has no record of an app.
+        CorruptData: a record is malformed, or a newer streamlog wrote it.
+    """
+    found = []
+    for app_id in sorted(app_ids):
+        version = current(await read_whole_topic(log, version_topic(app_id)))
+        if version is None:
+            raise UsageError(f"{where} has no record of app {app_id!r}: its workers write it")
+        found.append(version.blueprint)
+    return found
 
 
 def current(records: Iterable[tuple[int, bytes]]) -> Version | None:

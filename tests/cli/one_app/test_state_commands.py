@@ -221,28 +221,29 @@ def typed(directory: Path) -> App:
     return app
 
 
+async def fill_typed(app: App) -> None:
+    async with Log.open(app.log, create=True) as log, log.producer() as producer:
+        await log.admin().create_topics([NewTopic(name, 1) for name in app.topics])
+        for name, pairs in (("words", WORDS), ("amounts", AMOUNTS)):
+            spec = app.topics[name]
+            for key, value in pairs:
+                await producer.send(name, spec.value.dumps(value), key=spec.key.dumps(key))
+        await producer.flush()
+
+
+async def until_typed_is_read(app: App) -> None:
+    async with asyncio.timeout(60), Log.open(app.log) as log:
+        for name, count in (("lasts", len(WORDS)), ("sums", len(AMOUNTS))):
+            at = TopicPartition(name, 0)
+            while len(await log.read_range(at)) < count:  # noqa: ASYNC110 - another thread's
+                await asyncio.sleep(0.05)
+
+
 def test_the_types_that_workers_have_recorded_tell_numbers_from_text(tmp_path: Path) -> None:
     app = typed(tmp_path)
-
-    async def write() -> None:
-        async with Log.open(app.log, create=True) as log, log.producer() as producer:
-            await log.admin().create_topics([NewTopic(name, 1) for name in app.topics])
-            for name, pairs in (("words", WORDS), ("amounts", AMOUNTS)):
-                spec = app.topics[name]
-                for key, value in pairs:
-                    await producer.send(name, spec.value.dumps(value), key=spec.key.dumps(key))
-            await producer.flush()
-
-    async def until_read() -> None:
-        async with asyncio.timeout(60), Log.open(app.log) as log:
-            for name, count in (("lasts", len(WORDS)), ("sums", len(AMOUNTS))):
-                at = TopicPartition(name, 0)
-                while len(await log.read_range(at)) < count:  # noqa: ASYNC110 - another thread's
-                    await asyncio.sleep(0.05)
-
-    asyncio.run(write())
+    asyncio.run(fill_typed(app))
     with running(app):
-        asyncio.run(until_read())
+        asyncio.run(until_typed_is_read(app))
     where, types = str(tmp_path / "state" / "typed"), ("--types", app.log)
     lasts = {each["key"]: each["value"] for each in objects("scan", where, "last", *types)}
     assert lasts == dict(WORDS)
