@@ -28,7 +28,7 @@ _MAX_PLAIN: Final = 1e7
 _MIN_PLAIN: Final = 1e-3
 _SHORTEST: Final = range(6, 10)
 """The numbers of digits to try: the text of a float32 is the shortest that reads back as it."""
-_SINGLE_MIN: Final = 2.0**-126
+_SINGLE_MIN: Final = 1.2e-38
 """The smallest float32 with all its digits; those below it have fewer, down to one."""
 
 
@@ -113,9 +113,9 @@ def float_text(value: float, *, is_single: bool = False) -> str:
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
+        return "Infinity" if value == math.inf else "-Infinity"
     if value == 0:
-        return "-0.0" if math.copysign(1, value) < 0 else "0.0"
+        return str(value)
     shortest = Decimal(single_text(value) if is_single else repr(value))
     if len(shortest.as_tuple().digits) == 1:
         # Java writes a second digit in any case, the one that is closest: 4.9E-324, not 5.0E-324.
@@ -172,7 +172,15 @@ def moment_text(ms: int) -> str:
 def wrapped(number: int, kind: Kind) -> int:
     """Return the low bits of a whole number, as a narrowing conversion of Java keeps them."""
     bits = INTEGER_BITS[kind]
-    return (number + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+    low = number % (1 << bits)
+    # The highest bit is the sign.
+    return low - (low >> bits - 1 << bits)
+
+
+def signed_bytes(number: int) -> bytes:
+    """Return a number as `BigInteger.toByteArray` does: highest byte first, as few as it needs."""
+    # One bit more than the number has, for its sign: 128 takes two bytes, -128 takes one.
+    return number.to_bytes(max(number, ~number).bit_length() // 8 + 1, "big", signed=True)
 
 
 def truncated(value: float, kind: Kind) -> int:
@@ -182,10 +190,7 @@ def truncated(value: float, kind: Kind) -> int:
     # By way of int32 for the narrower kinds: 3e9 becomes 2,147,483,647, whose low byte is -1.
     bits = 64 if kind == "int64" else 32
     limit = 1 << bits - 1
-    whole = (
-        limit if math.isinf(value) and value > 0 else -limit if math.isinf(value) else int(value)
-    )
-    return wrapped(max(-limit, min(limit - 1, whole)), kind)
+    return wrapped(int(max(-limit, min(limit - 1, value))), kind)
 
 
 def single(value: float) -> float:
@@ -235,7 +240,7 @@ def parse_decimal(text: str) -> Decimal:
     except InvalidOperation:
         raise _out_of_range(text) from None
     # Python takes "NaN", " 1 " and "1_000" as well.
-    if not number.is_finite() or not set(text) <= set("+-.0123456789eE"):
+    if not number.is_finite() or not set(text).issubset("+-.0123456789eE"):
         raise _out_of_range(text)
     return number
 

@@ -313,7 +313,7 @@ def _written_scalar(schema: Schema, value: object) -> object:
 def _finite(value: object) -> object:
     # JSON has no such numbers; Jackson quotes their names.
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return "NaN" if math.isnan(value) else "Infinity" if value == math.inf else "-Infinity"
     return value
 
 

@@ -9,14 +9,22 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
-from decimal import Context, Decimal, InvalidOperation
+from decimal import Context, Decimal
 from typing import Final, get_args
 from uuid import UUID
 
 import msgspec
 
 from streamlog.connect.connector_errors import BadRecord
-from streamlog.connect.java_values import DAY_MS, EPOCH, moment_ms, moment_of, time_of
+from streamlog.connect.java_values import (
+    DAY_MS,
+    EPOCH,
+    moment_ms,
+    moment_of,
+    parse_decimal,
+    signed_bytes,
+    time_of,
+)
 from streamlog.connect.row_schema import Field, Kind, Schema
 from streamlog.replace import replace
 from streamlog.serdes.erased_types import JsonValue
@@ -218,10 +226,7 @@ def unscaled_bytes(schema: Schema, value: object) -> bytes:
             f"Decimal value has mismatching scale for given Decimal schema. Schema has scale"
             f" {scale}, value has scale {-int(value.as_tuple().exponent)}."
         )
-    number = int(value.scaleb(scale, _EXACT))
-    # One bit more than the number has, for its sign: 128 takes two bytes, -128 takes one.
-    bits = (number if number >= 0 else ~number).bit_length() + 1
-    return number.to_bytes((bits + 7) // 8, "big", signed=True)
+    return signed_bytes(int(value.scaleb(scale, _EXACT)))
 
 
 def _decimal_text(schema: Schema, value: object) -> str:
@@ -232,10 +237,7 @@ def _decimal_text(schema: Schema, value: object) -> str:
 
 def _decimal(schema: Schema, value: object) -> Decimal:
     if isinstance(value, str) and schema.kind == "string":
-        try:
-            return Decimal(value)
-        except InvalidOperation:
-            raise _mismatch(schema, value) from None
+        return parse_decimal(value)
     if isinstance(value, bytes):
         number = Decimal(int.from_bytes(value, "big", signed=True))
         return number.scaleb(-scale_of(schema), _EXACT)

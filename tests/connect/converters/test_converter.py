@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime, time
+import math
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -12,8 +14,16 @@ from hypothesis import strategies as st
 
 from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.converters import ConvertedValue, JsonConverter, converter_of
-from streamlog.connect.converters.converter import unknown_converter_settings
-from streamlog.connect.converters.json_schemas import schema_from_json, schema_to_json
+from streamlog.connect.converters.converter import (
+    CONVERTERS,
+    converter_names,
+    unknown_converter_settings,
+)
+from streamlog.connect.converters.json_schemas import (
+    schema_from_json,
+    schema_to_json,
+    unscaled_bytes,
+)
 from streamlog.connect.converters.registry_converter import RegistryConverterSettings
 from streamlog.connect.row_schema import Field, Schema
 from streamlog.errors import ConfigError
@@ -140,7 +150,7 @@ def test_one_schema_for_all_values_of_a_topic() -> None:
         (b'{"schema":null,"payload":1,"more":2}', "requires"),
         (b'{"schema":{"type":"int9"},"payload":1}', "Unknown schema type: int9"),
         (b'{"schema":{"type":"int32"},"payload":null}', "Invalid null"),
-        (b'{"schema":{"type":"int32"},"payload":"x"}', "is no int32"),
+        (b'{"schema":{"type":"int32"},"payload":"x"}', "str 'x' is no int32"),
         (b'{"schema":{"type":"bytes"},"payload":"\\u00e9"}', "Invalid bytes"),
     ],
 )
@@ -192,6 +202,10 @@ def test_a_scalar_converter_writes_what_kafkas_serializer_writes(
     assert converter.decode(data).value == value
     assert converter.encode(None, None) is None
     assert converter.decode(None).value is None
+    # A topic's values may be null, whatever the others are.
+    kind = converter.decode(data).schema.kind
+    assert converter.decode(data).schema == Schema(kind, optional=True)
+    assert converter.decode(None).schema == Schema(kind, optional=True)
     if name not in ("storage.StringConverter", "converters.ByteArrayConverter"):
         with pytest.raises(BadRecord):
             converter.decode(b"123")
@@ -251,3 +265,180 @@ def test_a_null_is_a_tombstone_but_for_json_with_a_schema(name: str) -> None:
         assert converter.encode(schema, None) is None
     assert JsonConverter().is_tombstone(None)
     assert not JsonConverter().is_tombstone(Schema("string", optional=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ShortConverter", 32_768), ("IntegerConverter", True), ("IntegerConverter", 2**31),
+        ("LongConverter", 1.0), ("DoubleConverter", False), ("BooleanConverter", 1),
+        ("ByteArrayConverter", "text"), ("FloatConverter", "1.5"),
+    ],
+)  # fmt: skip
+def test_a_scalar_converter_takes_its_type_alone(name: str, value: object) -> None:
+    converter = converter_of({"value.converter": name}, "value")
+    assert not isinstance(converter, RegistryConverterSettings)
+    with pytest.raises(BadRecord):
+        converter.encode(None, value)
+
+
+def test_whole_numbers_are_numbers_with_a_fraction_as_well() -> None:
+    converter = converter_of({"value.converter": "DoubleConverter"}, "value")
+    assert converter.encode(None, 2) == b"\x40" + b"\0" * 7
+
+
+def test_a_boolean_is_the_byte_0_or_1() -> None:
+    converter = converter_of({"value.converter": "BooleanConverter"}, "value")
+    with pytest.raises(BadRecord, match="the byte 0 or 1"):
+        converter.decode(b"\2")
+
+
+def test_converters_are_listed_by_their_classes() -> None:
+    names = dict(converter_names())
+    assert names.keys() == CONVERTERS.keys()
+    assert {*names.values()} == {"converter"}
+    assert [*names] == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({1: "a"}, b'[[1,"a"]]'), ({"a": {2: None}}, b'{"a":[[2,null]]}'), (b"ab", b'"YWI="'),
+        (math.inf, b'"Infinity"'), (-math.inf, b'"-Infinity"'), (math.nan, b'"NaN"'),
+        ((1, True), b"[1,true]"),
+    ],
+)  # fmt: skip
+def test_values_without_a_schema_are_written_as_in_java(value: object, text: bytes) -> None:
+    assert PLAIN.encode(None, value) == text
+
+
+@pytest.mark.parametrize(
+    "value", [object(), date(2026, 1, 2), Decimal(1), {1, 2}, [{"a": time(1)}]]
+)
+def test_what_java_has_no_type_for_needs_a_schema(value: object) -> None:
+    with pytest.raises(BadRecord, match="has no corresponding schema type"):
+        PLAIN.encode(None, value)
+
+
+def test_numbers_that_are_none_come_back_as_they_were_written() -> None:
+    for kind in ("float32", "float64"):
+        schema = Schema(kind)  # type: ignore[arg-type]
+        for value in (math.inf, -math.inf):
+            assert ENVELOPED.decode(ENVELOPED.encode(schema, value)).value == value
+        assert math.isnan(ENVELOPED.decode(ENVELOPED.encode(schema, math.nan)).value)  # type: ignore[arg-type]
+
+
+def test_a_default_is_written_for_null_as_the_schema_has_it() -> None:
+    row = Schema("struct", fields=(Field("a", Schema("bytes", optional=True), "YQ=="),))
+    bare = JsonConverter(schemas_enable=False)
+    assert bare.encode(row, {"a": None}) == b'{"a":"YQ=="}'
+    keeps = JsonConverter(schemas_enable=False, replace_null_with_default=False)
+    assert keeps.encode(row, {"a": None}) == b'{"a":null}'
+
+
+@pytest.mark.parametrize(
+    "data", [b"{", b"", b"\xff", b'{"schema":null,"payload":' + b"[" * 100_000]
+)
+def test_bytes_that_are_no_json_are_bad_records(data: bytes) -> None:
+    for converter in (PLAIN, ENVELOPED):
+        with pytest.raises(BadRecord, match="the bytes are no JSON"):
+            converter.decode(data)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "base"),
+    [
+        (Schema("int64", logical="Duration"), timedelta(seconds=-1), -1_000_000),
+        (Schema("int64", logical="LocalTimestamp"), datetime(1970, 1, 1, 0, 0, 1), 1_000_000),  # noqa: DTZ001
+        (Schema("string", logical="json"), {"a": [1]}, '{"a":[1]}'),
+        (Schema("string", logical="uuid"), UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+        (Schema("string", logical="Decimal"), Decimal("1E+2"), "100"),
+        (Schema("int64", logical="Timestamp"), datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), 1_000),
+        (Schema("int32", logical="Date"), date(1969, 12, 31), -1),
+        (Schema("int32", logical="Time"), time(0, 0, 1), 1_000),
+    ],
+)  # fmt: skip
+def test_logical_values_have_their_units(schema: Schema, value: object, base: object) -> None:
+    written = ENVELOPED.encode(schema, value)
+    assert written is not None
+    assert json.loads(written)["payload"] == base
+    assert ENVELOPED.decode(written).value == value
+
+
+@given(st.integers() | st.integers(-(2**40), 2**40).map(lambda each: 1 << abs(each) % 300))
+def test_digits_of_a_decimal_are_the_shortest_that_give_them_back(number: int) -> None:
+    for each in (number, -number, number - 1, ~number):
+        data = unscaled_bytes(Schema("bytes", logical="Decimal", parameters=SCALE), Decimal(each))
+        assert int.from_bytes(data, "big", signed=True) == each
+        # A byte less would hold another number.
+        assert len(data) == 1 or int.from_bytes(data[1:], "big", signed=True) != each
+
+
+SCALE = (("scale", "0"),)
+
+
+@pytest.mark.parametrize("scale", [(), (("scale", "x"),), (("scale", ""),), (("scale", "1.5"),)])
+def test_a_decimal_without_a_scale_is_a_bad_record(scale: tuple[tuple[str, str], ...]) -> None:
+    schema = Schema("bytes", logical="Decimal", parameters=scale)
+    with pytest.raises(BadRecord, match="scale parameter not found"):
+        ENVELOPED.encode(schema, Decimal(1))
+
+
+def test_a_scale_may_be_negative() -> None:
+    schema = Schema("bytes", logical="Decimal", parameters=(("scale", "-2"),))
+    written = ENVELOPED.encode(schema, Decimal("3E+2"))
+    assert ENVELOPED.decode(written).value == Decimal(300)
+
+
+def nested(depth: int, name: str) -> dict[str, object]:
+    """Return a schema within as many others."""
+    found: dict[str, object] = {"type": "int32"}
+    for _ in range(depth):
+        inner = {"type": name, "items": found, "keys": {"type": "string"}, "values": found}
+        found = {**inner, "fields": [{**found, "field": "a"}]}
+        found = {key: found[key] for key in PARTS[name]}
+    return found
+
+
+PARTS = {
+    "array": ("type", "items"), "map": ("type", "keys", "values"), "struct": ("type", "fields"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_schema_may_be_nested_100_levels_deep(name: str) -> None:
+    assert schema_from_json(nested(100, name)) is not None  # type: ignore[arg-type]
+    with pytest.raises(BadRecord, match="nested deeper than 100 levels"):
+        schema_from_json(nested(101, name))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("described", "why"),
+    [
+        ({"type": "array"}, "Array schema did not specify its items"),
+        ({"type": "map", "keys": {"type": "string"}}, "Map schema did not specify its values"),
+        ({"type": "struct"}, "is not an array"), ({"type": "struct", "fields": {}}, "not an array"),
+        ({"type": "struct", "fields": [5]}, "Schema must contain"),
+        ({"type": "struct", "fields": [None]}, "field name not specified"),
+        ({"type": "struct", "fields": [{"type": "int8"}]}, "field name not specified"),
+        ({"type": "struct", "fields": [{"type": "int8", "field": 5}]}, "name not specified"),
+        ({"type": "int8", "parameters": {"a": 1}}, "must have string values"),
+        ({"type": 5}, "must contain 'type'"), ({"type": "float32"}, "Unknown schema type"),
+        (7, "'type'"),
+    ],
+)  # fmt: skip
+def test_what_describes_no_schema_is_refused(described: object, why: str) -> None:
+    with pytest.raises(BadRecord, match=why):
+        schema_from_json(described)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Date", "org.apache.kafka.connect.data.Other", "org.apache.kafka.connect.data.uuid",
+        "streamlog.Date",
+    ],
+)  # fmt: skip
+def test_a_name_like_that_of_a_logical_type_is_a_name(name: str) -> None:
+    schema = schema_from_json({"type": "int32", "name": name, "version": 2})
+    assert schema == Schema("int32", name=name, version=2)

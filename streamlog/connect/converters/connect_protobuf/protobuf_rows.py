@@ -34,7 +34,7 @@ from streamlog.connect.converters.connect_protobuf.schemas_from_protobuf import 
 )
 from streamlog.connect.converters.json_converter import JsonConverter
 from streamlog.connect.converters.json_schemas import to_base
-from streamlog.connect.java_values import INTEGER_BITS, moment_of, time_of, wrapped
+from streamlog.connect.java_values import INTEGER_BITS, moment_of, signed_bytes, time_of, wrapped
 from streamlog.connect.row_schema import Field, Kind, Schema, fields_of
 from streamlog.serdes.derived.protobuf_values import Message
 from streamlog.serdes.erased_types import UserValue
@@ -277,10 +277,7 @@ def _put_decimal(_schema: Schema, into: Message, value: object) -> None:
     scale = -int(exponent)
     if abs(scale) > SCALE_MAX:
         raise BadRecord(f"a Decimal has {scale} digits behind the point; {SCALE_MAX} is the limit")
-    number = int(Decimal((int(value.is_signed()), digits, 0)))
-    # One bit more than the number has, for its sign: 128 takes two bytes, -128 takes one.
-    bits = (number if number >= 0 else ~number).bit_length() + 1
-    into.value = number.to_bytes((bits + 7) // 8, "big", signed=True)
+    into.value = signed_bytes(int(Decimal((int(value.is_signed()), digits, 0))))
     into.precision, into.scale = len(digits), scale
 
 
