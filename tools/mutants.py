@@ -118,7 +118,9 @@ def _is_left_alone(node: ast.AST) -> bool:
             return True
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return True
-        case ast.Expr(value=ast.Constant()):
+        case (
+            ast.Expr(value=ast.Constant()) | ast.Assign(value=ast.Call(func=ast.Name(id="TypeVar")))
+        ):
             return True
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="_log")))):
             return True
@@ -143,6 +145,8 @@ def _statement_changes(node: ast.stmt) -> Iterator[tuple[str, ast.AST]]:
     match node:
         case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
             yield "None is returned", ast.Return(ast.Constant(None))
+        case ast.Delete(targets=targets) if all(isinstance(each, ast.Name) for each in targets):
+            return  # `del context` tells readers that a method does not need it.
         case ast.Raise() | ast.AugAssign() | ast.Delete() | ast.Continue() | ast.Break():
             yield f"{type(node).__name__.lower()} is left out", ast.Pass()
         case ast.Expr(value=ast.Call() | ast.Await()):

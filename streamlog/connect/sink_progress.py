@@ -245,7 +245,7 @@ class PartProgress:
                 self.close()
                 first, size_bytes = at + 1, 0
         if first < len(rows):
-            self.open.add(rows[first:], rows.offsets[-1] + 1, now_ms)
+            self.open.add(rows[first:], end, now_ms)
         self.open.end = max(self.open.end, end)
 
 

@@ -360,3 +360,13 @@ def test_a_struct_that_may_be_left_out_needs_nothing_until_one_of_its_settings_i
     assert read_settings(outer, {**given, "maybe.name": "b"}) == outer(
         inner("a"), inner("b", Login("me"))
     )
+
+
+def test_a_setting_that_is_wrong_is_not_missing_as_well() -> None:
+    needed = msgspec.defstruct("Needed", [("size", int), ("login", Login | None, None)])
+    with pytest.raises(SettingsRefused) as failed:
+        read_settings(needed, {"size": "many", "login.password": "${x"})
+    assert [(fault.setting, fault.message.split()[0]) for fault in failed.value.faults] == [
+        ("login.user", "is"),
+        ("size", "'many'"),
+    ]

@@ -123,6 +123,16 @@ def test_a_decoded_batch_has_everything_but_its_bytes() -> None:
             kept.raw()
 
 
+def test_rows_whose_columns_differ_in_length_have_no_bytes() -> None:
+    log = RecordColumns()
+    log.add(0, NOW_MS, b"k", b"1", None)
+    log.values.append(b"2")
+    rows = SinkRows(AT, log, ["k"], [1])
+    shape: Any = {"first_offset": 0, "next_offset": 1, "schema": None, "key_schema": None}
+    with pytest.raises(ValueError, match="zip"):
+        Batch.of_rows(rows, **shape).raw()
+
+
 @pytest.mark.parametrize(("key", "value"), [("k", b"v"), (b"k", 1)])
 def test_a_key_or_value_that_was_decoded_is_no_bytes(key: object, value: object) -> None:
     with pytest.raises(ConnectError, match="has no bytes"):

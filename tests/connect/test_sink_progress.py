@@ -441,6 +441,17 @@ def test_what_waits_in_memory_is_bounded_whatever_the_flush_says(
     assert found == ([] if progress.streams else [PART] if stream_time else [PART, OTHER])
 
 
+def test_64_mib_of_a_partition_are_flushed_early() -> None:
+    progress = SinkProgress(Flush(size_bytes=10**9, every="1h"))
+    progress.assign(PART, 0)
+    part = progress.parts[PART]
+    part.take(rows_of(row(0)), 1, now_ms=0)
+    part.open.size_bytes = 67_108_863
+    assert progress.due(0) == []
+    part.open.size_bytes = 67_108_864
+    assert progress.due(0) == [part.open]
+
+
 def test_the_default_age_ends_no_file_of_stream_time() -> None:
     for flush, due_ms in (
         (Flush(), 500),
@@ -491,3 +502,13 @@ def test_a_target_that_has_more_than_the_log_says_is_believed() -> None:
     assert not progress.parts[OTHER].ends, "a range without records needs no repetition"
     progress.revoke([PART, TopicPartition("unknown", 0)])
     assert [*progress.parts] == [OTHER]
+
+
+def test_a_range_is_whole_as_soon_as_its_last_record_is_there() -> None:
+    progress = SinkProgress(Flush())
+    progress.assign(PART, 5, WriteRange(8, "c"))
+    part = progress.parts[PART]
+    part.take(rows_of(row(5), row(7)), 8, now_ms=0)
+    (chunk,) = progress.due(0)
+    assert (chunk.start, chunk.end, offsets(chunk)) == (5, 8, [5, 7])
+    assert (part.open.start, part.open.end) == (8, 8)

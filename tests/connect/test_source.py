@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from streamlog.connect import Read, Schema, Source
+from streamlog.connect.source import READ_BYTES_MAX
 from streamlog.errors import ConfigError
 from streamlog.record import Record
 
@@ -98,6 +99,10 @@ def test_columns_have_their_schemas_and_what_follows_a_commit() -> None:
     raw = Read.raw([b"x"], OFFSET, committed=acknowledge).read_columns
     assert raw is not None
     assert raw.is_raw, "its bytes go to the log as they are"
+
+
+def test_a_read_may_have_16_mib_as_the_documentation_says() -> None:
+    assert READ_BYTES_MAX == 16_777_216
 
 
 def test_no_columns_are_no_records() -> None:

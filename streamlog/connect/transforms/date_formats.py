@@ -169,7 +169,7 @@ def _pattern_of(piece: _Piece, width: str) -> str:
     if names is None:
         return _ZONE.pattern.replace("(\\d", "(?:\\d").replace("([+-])", "[+-]")
     short = [each[:_ABBREVIATED] for each in names]
-    return "|".join(sorted({*names, *short}, key=len, reverse=True))
+    return "|".join((*names, *short))
 
 
 def _written(letter: str, count: int, when: datetime) -> str:

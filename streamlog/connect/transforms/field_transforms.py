@@ -102,7 +102,8 @@ class InsertField(KeyOrValue, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise ConfigError if nothing is inserted, or the text is missing."""
-        if not list(self._specs()):
+        fields = (self.topic_field, self.partition_field, self.offset_field, self.timestamp_field)
+        if all(each is None for each in (*fields, self.static_field)):
             raise ConfigError("No field insertion configured")
         if self.static_field is not None and self.static_value is None:
             raise ConfigError("static.value: No value specified for static field")
@@ -117,12 +118,12 @@ class InsertField(KeyOrValue, frozen=True, kw_only=True):
         row = dict(require_row(schema, value, "field insertion"))
         if schema is not None and self.replace_null_with_default:
             row = with_defaults(schema.fields, row)
-        row.update((name, what) for name, _, what in added if what is not None)
+        row.update((_name(spec), what) for spec, _, what in added if what is not None)
         if schema is None:
             return self.with_operand(whole, None, row)
         new = [
-            Field(name, replace(of, optional=not is_required))
-            for (name, of, _), is_required in zip(added, self._required(), strict=True)
+            Field(_name(spec), replace(kind, optional=not spec.endswith("!")))
+            for spec, kind, _ in added
         ]
         # A field that is there already would be written twice, and Kafka's builder refuses that; in
         # a row without a schema the new value replaces the old one.
@@ -131,39 +132,25 @@ class InsertField(KeyOrValue, frozen=True, kw_only=True):
             raise BadRecord("Cannot create field because of field name duplication")
         return self.with_operand(whole, struct_of_fields(schema, list(fields.values())), row)
 
-    def _specs(self) -> Iterator[str]:
-        for spec in (
-            self.topic_field,
-            self.partition_field,
-            self.offset_field,
-            self.timestamp_field,
-            self.static_field,
-        ):
-            if spec is not None:
-                yield spec
-
-    def _required(self) -> Iterator[bool]:
-        return (spec.endswith("!") for spec in self._specs())
-
     def _added(
         self, record: AnySchemaRecord, *, has_schema: bool
     ) -> Iterator[tuple[str, Schema, object]]:
-        """Yield name, schema and value of each field, in the order of `_specs`."""
+        """Yield the name, as the setting has it, the schema and the value of each field."""
         if self.topic_field is not None:
-            yield _name(self.topic_field), _TEXT, record.topic
+            yield self.topic_field, _TEXT, record.topic
         if self.partition_field is not None:
             number = record.partition if record.partition >= 0 else None
-            yield _name(self.partition_field), Schema("int32"), number
+            yield self.partition_field, Schema("int32"), number
         if self.offset_field is not None:
             if record.offset < 0:
                 raise BadRecord("Offset insertion is only supported for sink connectors")
-            yield _name(self.offset_field), Schema("int64"), record.offset
+            yield self.offset_field, Schema("int64"), record.offset
         if self.timestamp_field is not None:
             # A row without a schema has no type for times: JSON would not know how to write one.
             when = record.timestamp if has_schema else moment_ms(record.timestamp)
-            yield _name(self.timestamp_field), _TIMESTAMP, when
+            yield self.timestamp_field, _TIMESTAMP, when
         if self.static_field is not None:
-            yield _name(self.static_field), _TEXT, self.static_value
+            yield self.static_field, _TEXT, self.static_value
 
 
 class ReplaceField(KeyOrValue, frozen=True, kw_only=True):

@@ -15,12 +15,11 @@ from streamlog.connect.transforms.date_formats import DateFormat
 from streamlog.errors import ConfigError
 from streamlog.serdes.erased_types import AnyRecord
 
-PATTERNS_CACHED: Final = 1_000
 _NAMED_GROUP: Final = re.compile(r"\(\?<(?=[A-Za-z])")
 _REFERENCE: Final = re.compile(r"\\(.)|\$\{([A-Za-z][A-Za-z0-9]*)\}|\$(\d+)", re.DOTALL)
 
 
-@lru_cache(PATTERNS_CACHED)
+@lru_cache(maxsize=1_000)
 def java_pattern(text: str) -> re.Pattern[str]:
     """Return a regular expression of Java's.
 

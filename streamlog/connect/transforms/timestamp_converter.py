@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Final, Literal
 
 from streamlog.connect.connector_errors import BadRecord
@@ -141,4 +143,4 @@ def _check_kind(schema: Schema) -> None:
 
 def _toward_zero(number: int, by: int) -> int:
     # Java's division cuts; Python's goes down: -1 ms is 0 s there.
-    return number // by if number >= 0 else -(-number // by)
+    return math.trunc(Fraction(number, by))

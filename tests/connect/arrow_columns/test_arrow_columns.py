@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.connect import BadRecords, Batch, Schema, TopicPartition
+from streamlog.connect.arrow_columns import times_array
+from streamlog.connect.row_schema import Field
 from streamlog.connect.sink_rows import SinkRow, SinkRows
 from streamlog.durations import EPOCH, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN, moment
 from streamlog.errors import ConfigError
@@ -230,3 +232,111 @@ def test_the_time_that_a_transform_has_set_counts() -> None:
 
 def test_no_records_are_columns_without_rows() -> None:
     assert [each.arrow().num_rows for each in batches([], [])] == [0, 0, 0]
+
+
+def a_batch(values: list[Any], schema: Schema | None, **more: Any) -> Batch[Any, Any]:
+    keys = more.pop("keys", [None] * len(values))
+    records = [
+        Record(key, value, EPOCH, (), *AT, 0) for key, value in zip(keys, values, strict=True)
+    ]
+    return Batch(AT, records, next_offset=1, schema=schema, **more)
+
+
+def column(kind: Any, values: list[Any]) -> Any:
+    schema = Schema("struct", fields=(Field("a", replace(kind, optional=True)),))
+    return a_batch([{"a": each} for each in values], schema).arrow().column("a")
+
+
+LINES = Schema("array", items=Schema("string", optional=True))
+PLACE = Schema("struct", fields=(Field("city", Schema("string")), Field("at", LINES)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "arrow", "stored"),
+    [
+        (Schema("string", logical="uuid"), [UUID(int=5), None], pa.string(),
+         [str(UUID(int=5)), None]),
+        (Schema("string", logical="json"), [{"a": [1, "é"]}, [], "x", None], pa.string(),
+         ['{"a":[1,"é"]}', "[]", '"x"', None]),
+        (Schema("int64", logical="Duration"), [timedelta(seconds=2), None], pa.int64(),
+         [2_000_000, None]),
+        (Schema("bytes", logical="Decimal"), [Decimal("1.50"), None], pa.string(), ["1.50", None]),
+        (Schema("bytes", logical="Decimal", parameters=(("scale", "2"),)), [Decimal("1.5")], None,
+         [Decimal("1.50")]),
+        (LINES, [["a", Land.DE, None], (), None], None, [["a", "de", None], [], None]),
+        (Schema("array", items=Schema("int64")), [[Level.LOW, 5]], None, [[1, 5]]),
+        (Schema("array", items=Schema("boolean")), [(True,)], None, [[True]]),
+        (Schema("map", keys=Schema("string"), items=Schema("string", logical="uuid")),
+         [{"k": UUID(int=1)}, {}, None], None, [[("k", str(UUID(int=1)))], [], None]),
+        (Schema("map", keys=Schema("string"), items=Schema("boolean")), [{"k": True}], None,
+         [[("k", True)]]),
+        (PLACE, [{"city": Land.FR, "at": None}, None, {"city": "x", "at": ["y"]}], None,
+         [{"city": "fr", "at": None}, None, {"city": "x", "at": ["y"]}]),
+        (Schema("int8"), [127, -128, None], pa.int8(), [127, -128, None]),
+        (Schema("int16"), [2**15 - 1], pa.int16(), [2**15 - 1]),
+        (Schema("int32"), [-(2**31)], pa.int32(), [-(2**31)]),
+        (Schema("int64"), [Level.HIGH, 7, None], pa.int64(), [2, 7, None]),
+        (Schema("float32"), [0.5, None], pa.float32(), [0.5, None]),
+        (Schema("boolean"), [True, None], pa.bool_(), [True, None]),
+        (Schema("bytes"), [b"x", bytearray(b"y"), None], pa.binary(), [b"x", b"y", None]),
+        (Schema("string"), [Land.DE, "x", None], pa.string(), ["de", "x", None]),
+    ],
+)  # fmt: skip
+def test_a_column_has_what_arrow_can_hold(
+    kind: Schema, values: list[Any], arrow: Any, stored: list[Any]
+) -> None:
+    found = column(kind, values)
+    assert found.type == (arrow or kind.to_arrow())
+    assert found.to_pylist() == stored
+    # Each by itself, as a batch of one class takes another way than one of several.
+    assert [column(kind, [each]).to_pylist() for each in values] == [[each] for each in stored]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [("int8", 128), ("int16", -(2**15) - 1), ("int32", 2**31), ("int64", 2**63), ("int8", "x"),
+     ("boolean", 1), ("string", 5), ("string", "\ud800"), ("float64", "x"), ("bytes", 5)],
+)  # fmt: skip
+def test_a_value_that_no_column_of_its_kind_holds_is_named(kind: Any, wrong: object) -> None:
+    right: Any = {"boolean": True, "string": "x", "bytes": b"x"}.get(kind, 1)
+    with pytest.raises(BadRecords) as failed:
+        column(Schema(kind), [right, wrong, right, wrong])
+    assert [*failed.value.why] == [1, 3]
+    assert failed.value.why[1].startswith(f"a is no {Schema(kind).to_arrow()}: ")
+
+
+def test_values_and_keys_without_a_schema_are_bytes_and_text_by_the_first_key() -> None:
+    found = a_batch([b"x", None], None, keys=[None, "k"]).arrow()
+    assert found.schema.names == ["value", "_key", "_timestamp", "_offset"]
+    assert [found.column(at).type for at in (0, 1)] == [pa.binary(), pa.string()]
+    assert [found.column(at).to_pylist() for at in (0, 1)] == [[b"x", None], [None, "k"]]
+    assert a_batch([b"x"], None, keys=[b"k"]).arrow().column("_key").type == pa.binary()
+    assert a_batch([b"x"], None).arrow().column("_key").type == pa.binary()
+    numbers = a_batch([5], Schema("int64"), keys=[7], key_schema=Schema("int32")).arrow()
+    assert [numbers.column(at).to_pylist() for at in (0, 1)] == [[5], [7]]
+    assert [numbers.column(at).type for at in (0, 1)] == [pa.int64(), pa.int32()]
+
+
+def test_a_field_that_a_class_lacks_is_null() -> None:
+    schema = Schema("struct", fields=(
+        Field("note", Schema("string", optional=True)), Field("x", Schema("int64", optional=True)),
+    ))  # fmt: skip
+    for rows in ([Narrow("a", 1), Narrow("b", 2)], [Narrow("a", 1), None], [{"note": "a"}, {}]):
+        found = a_batch([*rows], schema).arrow()
+        assert found.column("x").to_pylist() == [None, None]
+        assert found.column("note").to_pylist() == [field_of(each, "note") for each in rows]
+    with pytest.raises(BadRecords) as failed:
+        a_batch([Narrow("a", 1), "text", None, 5], schema).arrow()
+    assert [*failed.value.why] == [1, 3]
+    assert "has no fields" in failed.value.why[1]
+
+
+def test_times_reach_to_the_first_and_last_moment_of_a_datetime() -> None:
+    for time_ms in (TIMESTAMP_MS_MIN, TIMESTAMP_MS_MAX):
+        assert times_array(pa, [time_ms]).to_pylist() == [moment(time_ms)]
+    for time_ms in (TIMESTAMP_MS_MIN - 1, TIMESTAMP_MS_MAX + 1):
+        with pytest.raises(ConfigError, match="outside the years"):
+            times_array(pa, [0, time_ms])
+    assert times_array(pa, []).type == pa.timestamp("us", tz="UTC")
+    later = EPOCH + timedelta(microseconds=7)
+    assert times_array(pa, [later]).to_pylist() == [later]

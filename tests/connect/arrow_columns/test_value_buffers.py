@@ -63,3 +63,18 @@ def test_half_of_a_surrogate_pair_is_no_text() -> None:
     for module in both(NAME):
         with pytest.raises(UnicodeEncodeError):
             module.texts(["a", "\ud800"])
+
+
+@pytest.mark.parametrize(("name", "content"), [("texts", "é"), ("contents", b"ab")])
+def test_what_needs_more_than_32_bits_is_left_to_others(
+    monkeypatch: pytest.MonkeyPatch, name: str, content: Any
+) -> None:
+    # The compiled module has the limit as a constant of C, and nothing smaller can be put there.
+    for module in both(NAME):
+        if str(module.__file__).endswith(".py"):
+            assert module._ENDS_MAX == 2**31 - 1
+            monkeypatch.setattr(module, "_ENDS_MAX", 4)
+            read = getattr(module, name)
+            assert read([content, None, content]) is not None, "4 bytes"
+            assert read([content, content, content]) is None, "6 bytes"
+            assert read([content[:1] * 5]) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -121,6 +123,57 @@ def test_rows_of_copy_are_written_as_their_values(
         made = form(module, fields, tuple(order[: len(fields)]))
         wanted = made.spans(copied.rows())
         assert made.copied(copied) == wanted
+
+
+@contextmanager
+def bounds_checked(module: ModuleType) -> Iterator[None]:
+    """Let an interpreted module write only where its buffer has room; C would write beyond it."""
+
+    def put_bytes(data: bytearray, position: int, content: bytes) -> int:
+        end = position + len(content)
+        assert 0 <= position <= end <= len(data), "written behind the end of the buffer"
+        data[position:end] = content
+        return end
+
+    with pytest.MonkeyPatch.context() as patch:
+        for each in (module.buffer_writes, module.json_writes.buffer_writes):
+            patch.setattr(each, "put_bytes", put_bytes)
+        yield
+
+
+NARROW = st.sampled_from(
+    [-(2**63), 2**63 - 1, "\x01" * 40, "é" * 40, "", None, True, False, [1] * 50]
+)
+
+
+@given(st.lists(st.tuples(NARROW, NARROW, NARROW), max_size=8), st.integers(1, 3))
+def test_nothing_is_written_beyond_the_room_of_the_buffer(
+    rows: list[tuple[Any, ...]], fields: int
+) -> None:
+    at = tuple(range(fields))
+    wanted = [encode(dict(zip(NAMES, row, strict=False))) for row in (r[:fields] for r in rows)]
+    for module in both(NAME):
+        if str(module.__file__).endswith(".py"):
+            with bounds_checked(module):
+                made = form(module, [None] * fields, at)
+                assert [*made.spans(rows)] == wanted
+                # The room of the second run is guessed by the first one.
+                assert [*made.spans(rows[:1])] == wanted[:1]
+                assert [*made.spans(rows)] == wanted
+
+
+@given(st.lists(ROW_OF_FIELDS, max_size=5), st.sampled_from([OTHER, TEXT, WHOLE_NUMBER, TRUTH]))
+def test_no_row_of_copy_is_written_beyond_the_room_of_the_buffer(
+    rows: list[list[bytes]], kind: int
+) -> None:
+    lines = b"".join(b"\t".join(row) + b"\n" for row in rows)
+    copied = CopiedRows(lines, [kind] * 3, [lambda content: content.decode("latin-1")] * 3)
+    for module in both(NAME):
+        if str(module.__file__).endswith(".py"):
+            made = form(module, [None] * 3, (0, 1, 2))
+            wanted = made.spans(copied.rows())
+            with bounds_checked(module):
+                assert made.copied(copied) == wanted
 
 
 def test_rows_of_copy_with_too_few_columns_are_an_error() -> None:
