@@ -26,6 +26,7 @@ from streamlog.adviser.log_view import (
     span,
 )
 from streamlog.client.admin.cluster_descriptions import PartitionDescription
+from streamlog.client.admin.mirror_admin import MirrorStatus
 from streamlog.errors import quantity
 from streamlog.record import TopicPartition
 
@@ -38,6 +39,8 @@ SKEW_SHARE_MAX: Final = 0.8
 """The share of one partition that counts as skew in a topic with few partitions."""
 BALANCE_RATIO: Final = 1.5
 BALANCE_BYTES_MIN: Final = 1024**3
+STOPPED: Final = frozenset({MirrorStatus.STOPPED, MirrorStatus.DIVERGED})
+"""States that no mirror leaves by itself."""
 DAY_MS: Final = 24 * 60 * 60 * 1000
 THROTTLED: Final = ("leader.replication.throttled", "follower.replication.throttled")
 
@@ -635,6 +638,21 @@ def days_left(log: LogView, disk: DiskView, usable: float) -> float | None:
     return None
 
 
+def _mirrors(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
+    for each in log.mirrors:
+        if each.status not in STOPPED:
+            continue
+        yield Diagnosis(
+            "critical",
+            "mirror-stopped",
+            f"mirror {each.name}",
+            f"it copies nothing any more: {each.reason or each.status.lower()}",
+            "a failover loses what the source gets from now on",
+            f"{log.command(f'mirror describe {each.link}')}; then docs/runbooks.md, "
+            "StreamlogMirrorStopped",
+        )
+
+
 def _room(topics: Mapping[str, TopicView], disk: DiskView, partition: TopicPartition) -> float:
     topic = topics.get(partition.topic)
     kept = None if topic is None else topic.retention_bytes
@@ -674,4 +692,5 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     _clocks,
     _levels,
     _subscriptions,
+    _mirrors,
 )

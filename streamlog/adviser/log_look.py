@@ -39,6 +39,7 @@ from streamlog.client.admin.cluster_descriptions import (
     PartitionDescription,
     QuorumDescription,
 )
+from streamlog.client.admin.mirror_admin import MirrorDescription
 from streamlog.client.consumer import Consumer
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import LogError, NotAuthorized, StreamlogError, UnsupportedVersion
@@ -171,10 +172,15 @@ class LogLook:
             quorum=quorum,
             moves=len(moves),
             subscriptions=await self._subscriptions(),
+            mirrors=await self._mirrors() if is_streamlog else (),
             watched_s=watched_s,
             unseen=tuple(f"{what}: {why}" for what, why in sorted(self._unseen.items())),
         )
         return view, now
+
+    async def _mirrors(self) -> tuple[MirrorDescription, ...]:
+        found = await self._seen("mirrors", self._admin.describe_mirrors(), None)
+        return () if found is None else found.mirrors
 
     async def _partitions(self) -> list[PartitionDescription]:
         return await self._seen("partitions", self._admin.describe_partitions(), [])

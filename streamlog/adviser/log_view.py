@@ -16,6 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from streamlog.client.admin.cluster_descriptions import PartitionDescription, QuorumDescription
+from streamlog.client.admin.mirror_admin import MirrorDescription
 from streamlog.record import TopicPartition
 
 Severity = Literal["critical", "warning"]
@@ -271,6 +272,8 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
     """Reassignments in progress."""
     subscriptions: Mapping[str, Mapping[str, str | None]] = msgspec.field(default_factory=dict)
     """Subscription to metrics of clients (KIP-714) to its settings."""
+    mirrors: tuple[MirrorDescription, ...] = ()
+    """Topics that are copies of another cluster's."""
     watched_s: float = 0.0
     """How long the log was observed."""
     unseen: tuple[str, ...] = ()

@@ -190,5 +190,8 @@ def _why_stopped(mirror: MirrorTopic, facts: SourceTopicFacts | None) -> str:
     known = mirror.source_topic_id
     # Brokers before Kafka 2.8 tell no topic ids: without one nothing can be concluded.
     if ZERO_UUID not in (known, facts.topic_id) and known != facts.topic_id:
-        return "the source has deleted it and created it again: its records are another log's"
+        return (
+            "the source has deleted it and created it again: its records are another log's; delete"
+            " the topic here, and the link mirrors the new one"
+        )
     return ""
