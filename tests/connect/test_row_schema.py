@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from streamlog.connect import BadRecord, BadRecords, Batch, Field, Schema, TopicPartition, fields_of
+from streamlog.connect.row_schema import decimal_schema
 from streamlog.record import Record
+from streamlog.replace import replace
 from streamlog.serdes.derived.type_description import Digits
 
 AT = TopicPartition("rows", 0)
@@ -209,3 +211,110 @@ def test_a_value_without_fields_in_a_batch_of_rows_is_named_by_index() -> None:
     with pytest.raises(BadRecords) as failed:
         batch_of([Item("a", 1), 7], Schema.of(Item)).arrow()
     assert [*failed.value.why] == [1]
+
+
+class Loose(TypedDict):
+    sku: str
+    count: NotRequired[int]
+
+
+def test_a_key_that_may_be_absent_is_optional() -> None:
+    fields = (Field("sku", Schema("string")), Field("count", Schema("int64", optional=True)))
+    assert Schema.of(Loose) == Schema("struct", fields=fields, name="Loose")
+
+
+class Mixed(Enum):
+    ONE = 1
+    TEXT = "x"
+
+
+JSON_TEXT = Schema("string", logical="json")
+
+
+@pytest.mark.parametrize(
+    ("declared", "schema"),
+    [
+        (None, replace(JSON_TEXT, optional=True)), (str | None, Schema("string", optional=True)),
+        (int | str, JSON_TEXT), (int | str | None, replace(JSON_TEXT, optional=True)),
+        (Literal["a", "b"], Schema("string")), (Literal[1, 2], Schema("int64")),
+        (Literal[True], Schema("boolean")), (Mixed, JSON_TEXT), (Color, Schema("string")),
+        (dict[int, bool], Schema("map", keys=Schema("int64"), items=Schema("boolean"))),
+        (list[float], Schema("array", items=Schema("float64"))),
+        (Annotated[datetime, msgspec.Meta(tz=False)], Schema("int64", logical="LocalTimestamp")),
+        (Annotated[Decimal, Digits(9, 2)], decimal_schema(9, 2)),
+    ],
+)  # fmt: skip
+def test_declared_types_have_the_schemas_of_connect(declared: Any, schema: Schema) -> None:
+    assert Schema.of(declared) == schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "declared"),
+    [
+        (decimal_schema(38, 3), pa.decimal128(38, 3)), (decimal_schema(39, 3), pa.string()),
+        (Schema("bytes", logical="Decimal", parameters=(("scale", "2"),)), pa.decimal128(38, 2)),
+        (Schema("bytes", logical="Decimal"), pa.string()),
+        (
+            Schema("map", items=Schema("int8")),
+            pa.map_(pa.string(), pa.field("value", pa.int8(), nullable=False)),
+        ),
+        (
+            Schema("map", keys=Schema("int64"), items=Schema("int8", optional=True)),
+            pa.map_(pa.int64(), pa.int8()),
+        ),
+        (Schema("array", items=Schema("boolean", optional=True)), pa.list_(pa.bool_())),
+        (Schema("array"), pa.list_(pa.field("item", pa.string(), nullable=False))),
+        (Schema("map"), pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))),
+        (Schema("float32"), pa.float32()), (Schema("bytes"), pa.binary()),
+    ],
+)  # fmt: skip
+def test_schemas_have_the_types_of_arrow(schema: Schema, declared: pa.DataType) -> None:
+    assert schema.to_arrow() == declared
+
+
+@pytest.mark.parametrize(
+    ("declared", "schema"),
+    [
+        (pa.int8(), Schema("int8")), (pa.uint8(), Schema("int16")), (pa.uint16(), Schema("int32")),
+        (pa.uint32(), Schema("int64")), (pa.float16(), Schema("float32")),
+        (pa.dictionary(pa.int8(), pa.string()), Schema("string")), (pa.null(), JSON_TEXT),
+        (pa.list_(pa.int16()), Schema("array", items=Schema("int16", optional=True))),
+        (pa.large_list(pa.int16()), Schema("array", items=Schema("int16", optional=True))),
+        (pa.list_(pa.int16(), 2), Schema("array", items=Schema("int16", optional=True))),
+        (pa.duration("s"), Schema("int64", logical="Duration")),
+        (pa.timestamp("s"), Schema("int64", logical="LocalTimestamp")),
+        (pa.timestamp("s", "UTC"), Schema("int64", logical="Timestamp")),
+        (
+            pa.schema([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.time32("s"))]),
+            Schema("struct", fields=(
+                Field("a", Schema("int32")),
+                Field("b", Schema("int32", optional=True, logical="Time")),
+            )),
+        ),
+        (
+            pa.map_(pa.string(), pa.binary()),
+            Schema("map", keys=Schema("string"), items=Schema("bytes", optional=True)),
+        ),
+    ],
+)  # fmt: skip
+def test_types_of_arrow_have_the_schemas_of_connect(declared: Any, schema: Schema) -> None:
+    assert Schema.of_arrow(declared) == schema
+
+
+def test_a_row_is_a_view_of_a_dict() -> None:
+    with pytest.raises(TypeError):
+        fields_of({"a": 1})["a"] = 2  # type: ignore[index]
+
+
+def test_parts_of_a_schema_are_found_by_name() -> None:
+    schema = Schema("struct", fields=(Field("a", Schema("int8")),), parameters=(("p", "1"),))
+    assert schema.field("a") == Field("a", Schema("int8"))
+    assert schema.field("b") is None
+    assert (schema.parameter("p"), schema.parameter("q")) == ("1", None)
+
+
+def test_schemas_with_defaults_that_have_no_hash_are_keys_of_caches() -> None:
+    whole = [Schema("struct", fields=(Field("a", Schema("array"), ["x"]),)) for _ in range(2)]
+    assert hash(whole[0]) == hash(whole[1])
+    other = Schema("struct", fields=(Field("a", Schema("array"), ["y"]),))
+    assert whole[0] == whole[1] != other
