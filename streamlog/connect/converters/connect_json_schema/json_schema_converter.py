@@ -8,6 +8,7 @@ Rule: a value of another type is refused; nothing is rounded, cut or made a text
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Final, Literal
@@ -50,7 +51,7 @@ _LEFT_OUT: Final = object()
 _NESTED: Final = ("array", "map", "struct")
 _DIGITS_MAX: Final = 20
 """The most digits of an integer that is written with a fraction."""
-_WHOLLY: Final = 1 << 30
+_WHOLLY: Final = sys.maxsize
 """How well a value fits a type that its own type names; more than any number of properties."""
 
 
@@ -77,7 +78,7 @@ class JsonSchemaConverter(RegistryConverterSettings, frozen=True, kw_only=True):
             allows_additional=self.object_additional_properties,
             is_optional_unless_required=self.use_optional_for_nonrequired,
         )
-        scalars = JsonConverter(schemas_enable=False, decimal_format=self.decimal_format)
+        scalars = JsonConverter(decimal_format=self.decimal_format)
         rows = _JsonRows(scalars, ignores_default=self.ignore_default_for_nullables)
         return JsonSchemaFormat(form, rows)
 

@@ -245,7 +245,7 @@ def test_of_several_records_the_name_decides() -> None:
             Schema("map", keys=Schema("int32"), items=Schema("int32")),
             {"type": "array", "items": "int"}, "no array of Avro, unless its items are entries",
         ),
-        (Schema("array", items=Schema("int32")), {"type": "map", "values": "int"}, "no map of Avro"),
+        (Schema("array", items=Schema("int32")), {"type": "map", "values": "int"}, "is no map"),
         (Schema("boolean"), ["null", "string"], "none of the Avro types null, string"),
         (Schema("int64"), "int", "a int64 is no int of Avro"),
         (Schema("float64"), "float", "a float64 is no float of Avro"),

@@ -240,3 +240,87 @@ def test_damaged_bytes_never_raise_anything_else() -> None:
                 read(node, each)
             except BadRecord:
                 continue
+
+
+def test_an_integer_with_a_fraction_has_at_most_20_digits() -> None:
+    # A short text may stand for a million digits; those of an int64 that Java wraps are fewer.
+    assert read({"type": "integer"}, b"1E+18").value == 10**18
+    assert read({"type": "integer"}, b"1E+19").value == 10**19 - 2**64
+    with pytest.raises(BadRecord, match="is no int64"):
+        read({"type": "integer"}, b"1E+20")
+
+
+def test_other_properties_are_allowed_unless_the_settings_say_otherwise() -> None:
+    row = Schema("struct", name="R", fields=(Field("a", Schema("int32")),))
+    assert "additionalProperties" not in written(row, {"a": 1})[0]
+    node, _ = written(row, {"a": 1}, made(object_additional_properties="false"))
+    assert node["additionalProperties"] is False
+
+
+def test_a_schema_of_another_format_is_refused() -> None:
+    avro = RegisteredSchema(1, None, RegistrySchema(SchemaType.AVRO, '"string"'))
+    for make in (PLAIN.reader, lambda found: PLAIN.writer(Schema("string"), found)):
+        with pytest.raises(BadRecord, match="its schema is AVRO, and JsonSchemaConverter takes"):
+            make(avro)
+    broken = RegisteredSchema(1, None, RegistrySchema(SchemaType.JSON, '{"type": 5}'))
+    with pytest.raises(BadRecord, match="no JSON Schema: "):
+        PLAIN.reader(broken)
+
+
+def test_a_value_of_no_type_is_null_if_that_is_allowed() -> None:
+    members = (Field("0", Schema("int32", optional=True)), Field("1", Schema("string")))
+    for optional in (True, False):
+        schema = Schema("struct", name=ONE_OF, fields=members, optional=optional)
+        described, _ = PLAIN.described(schema)
+        write = PLAIN.writer(schema, RegisteredSchema(1, None, described))
+        assert write({"0": 0, "1": "x"}) == b"0"
+        if optional:
+            assert write({"0": None}) == b"null"
+        else:
+            with pytest.raises(BadRecord, match="null value"):
+                write({})
+
+
+def test_the_least_fit_of_several_types_is_one_nevertheless() -> None:
+    assert read(UNION, b'{"z":1}').value[f"{ONE_OF}.field.0"] == {"x": None}
+    node = {"oneOf": [{"type": "integer"}, {"type": "string", "connect.type": "bytes"}]}
+    assert read(node, b'"YQ=="').value == {f"{ONE_OF}.field.0": None, f"{ONE_OF}.field.1": b"a"}
+
+
+ENTRIES = {
+    "type": "array", "connect.type": "map",
+    "items": {"type": "object", "properties": {
+        "key": {"type": "integer"}, "value": {"type": "array", "items": {"type": "integer"}},
+    }},
+}  # fmt: skip
+LIST_KEYS = {
+    "type": "array", "connect.type": "map",
+    "items": {"type": "object", "properties": {
+        "key": {"type": "array", "items": {"type": "integer"}}, "value": {"type": "integer"},
+    }},
+}  # fmt: skip
+TEXT_KEYS = {
+    "type": "object", "connect.type": "map", "additionalProperties": {"type": "integer"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("node", "data", "why"),
+    [
+        (TEXT_KEYS, b"[]", "is no map"), (TEXT_KEYS, b'"x"', "is no map"),
+        (ENTRIES, b"{}", "is no map with other keys than texts"),
+        (ENTRIES, b"[1]", "no entry of a map"),
+        (ENTRIES, b'[{"key":1}]', "no entry of a map"),
+        (ENTRIES, b'[{"key":1,"value":[],"x":1}]', "no entry of a map"),
+        (ENTRIES, b'["key"]', "no entry of a map"),
+        (LIST_KEYS, b'[{"key":[1],"value":1}]', "keys of maps that are arrays"),
+    ],
+)  # fmt: skip
+def test_json_that_is_no_map_is_a_bad_record(node: object, data: bytes, why: str) -> None:
+    with pytest.raises(BadRecord, match=why):
+        read(node, data)
+
+
+def test_entries_have_a_key_and_a_value() -> None:
+    assert read(ENTRIES, b'[{"value":[7],"key":1}]').value == {1: [7]}
+    assert read(TEXT_KEYS, b'{"a":1}').value == {"a": 1}
