@@ -512,3 +512,15 @@ def test_a_range_is_whole_as_soon_as_its_last_record_is_there() -> None:
     (chunk,) = progress.due(0)
     assert (chunk.start, chunk.end, offsets(chunk)) == (5, 8, [5, 7])
     assert (part.open.start, part.open.end) == (8, 8)
+
+
+def test_what_is_read_again_is_dropped_first_and_ends_where_it_ended() -> None:
+    progress = SinkProgress(Flush())
+    progress.assign(PART, 0)
+    part = progress.parts[PART]
+    part.take(rows_of(*map(row, range(6))), 6, now_ms=0)
+    part.isolate(part.open)
+    part.take(rows_of(row(6)), 7, now_ms=0)
+    assert part.rewind([3, 0]) == 0
+    assert ([*part.closed], [*part.ends], len(part.open.rows)) == ([], [3, 6], 0)
+    assert progress.due(10**9, at_once=True) == [], "nothing of it is there"

@@ -170,3 +170,10 @@ def test_a_source_that_says_nothing_has_one_part_without_a_name_and_keeps_nothin
     assert asyncio.run(Plain().partitions(None)) == [{}]  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Plain: there is nothing outside to be released"):
         asyncio.run(Plain().release(None))  # type: ignore[arg-type]
+
+
+def test_a_nanosecond_is_cut_off_a_time() -> None:
+    kind = pa.timestamp("ns", tz="UTC")
+    rows = pa.RecordBatch.from_pydict({"at": pa.array([1_704_067_200_000_000_999], kind)})
+    (found,) = Read.arrow(rows, OFFSET, timestamp="at").records(NOW)
+    assert (found.timestamp, found.value) == (THEN, {"at": THEN})

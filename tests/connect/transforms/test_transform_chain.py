@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from importlib.metadata import EntryPoint
+from typing import Any
 
+import msgspec
 import pytest
 
 from streamlog.connect.schema_record import SchemaRecord
-from streamlog.connect.transforms.transform_chain import TransformChain, chain_of
+from streamlog.connect.transforms import transform_chain
+from streamlog.connect.transforms.transform_chain import (
+    ENTRY_POINTS,
+    ChainStep,
+    TransformChain,
+    chain_of,
+    find_transform,
+    transform_names,
+)
 from streamlog.errors import ConfigError
+from streamlog.replace import replace
 
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 KAFKA = "org.apache.kafka.connect.transforms."
@@ -101,3 +113,56 @@ def test_no_transforms_change_nothing() -> None:
 def test_a_wrong_setting_is_named_with_what_it_may_be(settings: dict[str, str], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         chain_of(settings)
+
+
+def test_every_transform_and_predicate_is_listed_by_the_name_that_finds_it() -> None:
+    names = dict(transform_names())
+    assert len(names) == len(transform_names()) == 30
+    assert set(names.values()) == {"transformation", "predicate"}
+    for name, kind in names.items():
+        found = find_transform(name) if kind == "transformation" else (None, None)
+        assert found[1] == (name.partition("$")[2].lower() or None), name
+    for kind in ("transformation", "predicate"):
+        listed = [name for name, each in transform_names() if each == kind]
+        assert listed == sorted(listed)
+    assert names[f"{KAFKA}Cast$Key"] == "transformation"
+    assert names[f"{KAFKA}predicates.HasHeaderKey"] == "predicate"
+
+
+class Upper(msgspec.Struct, frozen=True, kw_only=True):
+    suffix: str = ""
+
+    def __call__(self, given: Any, /) -> Any:
+        return replace(given, value=f"{given.value.upper()}{self.suffix}")
+
+
+class Silent(msgspec.Struct, frozen=True):
+    pass
+
+
+def test_a_transform_of_another_package_is_found_by_its_entry_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = [
+        EntryPoint(name, f"{__name__}:{name}", ENTRY_POINTS)
+        for name in ("Upper", "Silent", "KAFKA")
+    ]
+    monkeypatch.setattr(transform_chain, "entry_points", lambda group: entries)
+    chain = chain_of(
+        {"transforms": "up", "transforms.up.type": "Upper", "transforms.up.suffix": "!"}
+    )
+    changed = chain(record("a"))
+    assert changed is not None
+    assert changed.value == "A!"
+    assert ("Upper", "transformation") in transform_names()
+    with pytest.raises(ConfigError, match=r"^transforms\.a: Silent is no transform: it can't be"):
+        chain_of({"transforms": "a", "transforms.a.type": "Silent"})
+    with pytest.raises(ConfigError, match=r"no such transform; there are .*, KAFKA, .*, Upper, "):
+        chain_of({"transforms": "a", "transforms.a.type": "KAFKA"})
+
+
+def test_a_record_that_one_transform_leaves_out_gets_to_no_other() -> None:
+    seen: list[object] = []
+    chain = TransformChain((ChainStep("drop", lambda given: None), ChainStep("see", seen.append)))
+    assert chain(record(1)) is None
+    assert seen == []

@@ -524,3 +524,28 @@ def test_a_cast_changes_the_schema_and_the_default_of_a_field() -> None:
     price = Schema("bytes", logical="Decimal", parameters=(("scale", "2"),))
     cents: Any = Cast(spec=("int8",))(of_row(Decimal("1.50"), price))
     assert (cents.value, cents.value_schema) == (1, Schema("int8"))
+
+
+@pytest.mark.parametrize("name", ["n", "n?", "n!"])
+def test_a_field_is_added_with_what_the_record_says(name: str) -> None:
+    for settings, kind, value in (
+        ({"topic_field": name}, Schema("string"), "t"),
+        ({"partition_field": name}, Schema("int32"), 0),
+        ({"offset_field": name}, Schema("int64"), 0),
+        ({"timestamp_field": name}, Schema("int64", logical="Timestamp"), NOW),
+        ({"static_field": name, "static_value": "x"}, Schema("string"), "x"),
+    ):
+        record: Any = SchemaRecord(
+            None, {"a": 1}, NOW, (), "t", 0, 0,
+            value_schema=Schema("struct", fields=(Field("a", NUMBER),)),
+        )  # fmt: skip
+        made: Any = InsertField(**settings)(record)  # type: ignore[arg-type]
+        assert made.value == {"a": 1, "n": value}
+        assert made.value_schema.fields[1:] == (
+            Field("n", replace(kind, optional=not name.endswith("!"))),
+        )
+        bare: Any = InsertField(**settings)(replace(record, value_schema=None))  # type: ignore[arg-type]
+        ms = 1_767_323_045_000
+        assert bare.value == {"a": 1, "n": ms if value is NOW else value}
+    unknown: Any = InsertField(partition_field="n")(replace(record, partition=-1))
+    assert unknown.value == {"a": 1}, "a source does not know the partition yet"
