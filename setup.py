@@ -11,7 +11,10 @@ functions for pickle that is not pickled; and gcc optimizes as far as it pays.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 
@@ -75,6 +78,11 @@ DIRECTIVES = {
 # that was never declared would be missed only at the import; here it leaves the `.py` in use.
 FLAGS = ["-g0", "-Werror=implicit-function-declaration"]
 CORES = os.cpu_count() or 1
+ROOT = Path(__file__).parent
+OURS = b"stream".hex()
+"""Begins the build id of a compiled module, whose rest is a digest of its source."""
+NOTE = b"GNU\0"
+"""Stands before a build id in a file of ELF."""
 
 
 def extensions() -> list[Extension]:
@@ -97,7 +105,34 @@ def extensions() -> list[Extension]:
 def extension(path: str) -> Extension:
     """Return the extension that a hot module becomes."""
     flags = [*FLAGS, LEVELS.get(path, "-O1")]
-    return Extension(path.replace("/", "."), [f"{path}.py"], extra_compile_args=flags)
+    links = [f"-Wl,--build-id=0x{build_id(path)}"] if sys.platform == "linux" else []
+    return Extension(
+        path.replace("/", "."), [f"{path}.py"], extra_compile_args=flags, extra_link_args=links
+    )
+
+
+def build_id(path: str) -> str:
+    """Return the build id of a hot module as hexadecimal digits.
+
+    After a rebase, the times of files say nothing about which of them belong together: a compiled
+    module names its source, and `stale_modules` compares.
+    """
+    sources = (ROOT / f"{path}{suffix}" for suffix in (".py", ".pxd"))
+    content = b"".join(each.read_bytes() for each in sources if each.exists())
+    return OURS + hashlib.sha256(content).hexdigest()[: 40 - len(OURS)]
+
+
+def stale_modules() -> list[str]:
+    """Return the compiled modules of this checkout that another source was compiled to."""
+    found = []
+    for path in HOT_MODULES:
+        for compiled in (ROOT / path).parent.glob(f"{Path(path).name}.*.so"):
+            content = compiled.read_bytes()
+            # A module without an id of ours comes from another platform, or an older release.
+            has_id = NOTE + bytes.fromhex(OURS) in content
+            if has_id and NOTE + bytes.fromhex(build_id(path)) not in content:
+                found.append(str(compiled.relative_to(ROOT)))
+    return found
 
 
 def in_c(

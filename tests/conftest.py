@@ -10,6 +10,8 @@ import gc
 import logging
 import os
 import signal
+from pathlib import Path
+from runpy import run_path
 from typing import TYPE_CHECKING, TextIO
 
 import pytest
@@ -29,6 +31,9 @@ pytest_plugins = ["tests.servers.fixtures"]
 
 SHARING = ("tests/conformance/", "tests/spark_bridge/", "tests/test_tidy.py")
 """What is shared: one broker with all its data, a JVM, and the syntax trees of all modules."""
+
+SETUP = Path(__file__).parent.parent / "setup.py"
+REBUILD = "python setup.py build_ext --inplace"
 
 # Two cores run everything at once: a slow example is the machine's fault, not the code's.
 settings.register_profile(
@@ -88,6 +93,19 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def stale_modules() -> list[str]:
+    """Return the compiled modules of this checkout that belong to another source."""
+    found: list[str] = run_path(str(SETUP))["stale_modules"]()
+    return found
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say why tests have failed, if it may be this: after a rebase, it is the first suspect."""
+    reporter = terminalreporter
+    if (reporter.stats.get("failed") or reporter.stats.get("error")) and (found := stale_modules()):
+        reporter.write_line(f"{len(found)} compiled modules are of another source: {REBUILD}")
 
 
 class Collected(list[str]):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import stale_modules
 from tools import shape
 from tools.modules import Module
 
@@ -149,6 +150,11 @@ def test_the_tree_is_in_shape(figure: str, tree: shape.Tree) -> None:
     found = shape.FIGURES[figure].measure(tree)
     value, bar = shape.rated(found), shape.BARS[figure]
     assert shape.FIGURES[figure].reaches(value, bar), f"{value}, the bar is at {bar}: {found}"
+
+
+def test_compiled_modules_are_those_of_their_sources() -> None:
+    """Another source fails in misleading ways: run `python setup.py build_ext --inplace`."""
+    assert stale_modules() == []
 
 
 def test_changelog_fragments_have_names_that_a_release_collects() -> None:

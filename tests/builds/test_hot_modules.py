@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +64,29 @@ def test_the_rule_finds_indexes_that_count_from_the_end(text: str) -> None:
 @pytest.mark.parametrize("text", ["a[1]", "a[::-1]", "a[n - 1]", "a[:]", "range(n, -1, -1)"])
 def test_the_rule_allows_other_indexes(text: str) -> None:
     assert negative_indexes(text) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only here, compiled modules have our ids")
+def test_a_module_that_was_compiled_from_another_source_is_stale(tmp_path: Path) -> None:
+    """The linker decides what is in the file: a copy of `setup.py` links a library of its own."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed: apt-get install gcc")
+    shutil.copy(ROOT / "setup.py", tmp_path)
+    folder = tmp_path / "streamlog/records"
+    folder.mkdir(parents=True)
+    (folder / "varint.py").write_text("A = 1\n")
+    (folder / "varint.pxd").write_text("")
+    setup = runpy.run_path(str(tmp_path / "setup.py"))
+    path = "streamlog/records/varint"
+    link = f"-Wl,--build-id=0x{setup['build_id'](path)}"
+    command = ["gcc", "-shared", "-x", "c", "/dev/null", "-o", str(folder / "varint.abi3.so")]
+    subprocess.run([*command, link], check=True)
+    assert setup["stale_modules"]() == []
+    (folder / "varint.py").write_text("A = 2\n")
+    assert setup["stale_modules"]() == [f"{path}.abi3.so"]
+    (folder / "varint.py").write_text("A = 1\n")
+    (folder / "varint.pxd").write_text("cdef int f()\n")
+    assert setup["stale_modules"]() == [f"{path}.abi3.so"]
+    # Without an id of ours, nothing is known.
+    subprocess.run(command, check=True)
+    assert setup["stale_modules"]() == []
