@@ -436,6 +436,11 @@ class Broker:
         )
 
     @property
+    def partition_turnover(self) -> tuple[int, int]:
+        """How many partitions have a replica here, and how many were dropped since the start."""
+        return self._replicas.turnover
+
+    @property
     def clock(self) -> Clock:
         """The clock."""
         return self._clock

@@ -21,6 +21,7 @@ from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import Listener, listeners_of
 from streamlog.broker.config.security import PLAINTEXT
 from streamlog.cli.session import (
+    FrozenPartitions,
     WebOption,
     give_back_freed_memory,
     my_slot,
@@ -150,7 +151,9 @@ def run_broker(settings: BrokerConfig, listeners: Sequence[Listener]) -> None:
                 )
             # These objects stay: a full collection that walked them would stall every client.
             gc.collect()
-            gc.freeze()
+            frozen = FrozenPartitions(lambda: opened.partition_turnover)
+            frozen.freeze()
+            gc.callbacks.append(frozen.on_collection)
             for look in itertools.count(1):
                 if await wait_until_set(stop, LOOK_MS):
                     break

@@ -25,6 +25,7 @@ from tests.broker.node import (
     batch,
     context,
     create,
+    delete,
     fetch,
     fetch_request,
     later,
@@ -158,5 +159,17 @@ def test_a_produce_response_holds_the_log_append_time(node: Node) -> None:
         assert written.log_append_time_ms == node.clock.wall_ms()
         (data,) = await fetch(broker, at(0))
         assert [record.timestamp_ms for record in records(data)] == [node.clock.wall_ms()]
+
+    node.run(story)
+
+
+def test_partitions_are_counted_as_topics_come_and_go(node: Node) -> None:
+    async def story(broker: Broker) -> None:
+        held, dropped = broker.partition_turnover
+        create(broker, "a", partitions=3)
+        create(broker, "b", partitions=2)
+        assert broker.partition_turnover == (held + 5, dropped)
+        delete(broker, "a")
+        assert broker.partition_turnover == (held + 2, dropped + 3)
 
     node.run(story)

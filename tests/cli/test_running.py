@@ -88,3 +88,57 @@ def test_scattered_free_memory_is_returned_to_the_system() -> None:
         [sys.executable, "-c", GIVE_BACK], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) > 20_000
+
+
+FREEZE = """
+import gc
+import weakref
+from streamlog.cli.session import FrozenPartitions
+
+class Part:
+    def __init__(self):
+        self.itself = self
+
+parts, dropped = [], 0
+frozen = FrozenPartitions(lambda: (len(parts), dropped))
+frozen.freeze()
+gc.callbacks.append(frozen.on_collection)
+walked = []
+gc.callbacks.append(lambda phase, _: phase == "start" and walked.append(len(gc.get_objects())))
+
+def is_exempt(more):
+    parts.extend(Part() for _ in range(more))
+    gc.collect(0)
+    return walked[-1] < more
+
+def is_freed(some, generation):
+    global dropped
+    gone = weakref.ref(parts[0])
+    del parts[:some]
+    dropped += some
+    gc.collect(generation)
+    return gone() is None
+
+{does}
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "expected"),
+    [
+        # New ones are exempt once they are a quarter of the others.
+        ("print(is_exempt(8_000), is_exempt(1_000), is_exempt(1_000))", "True False True"),
+        # Deleted ones are freed by the full collection that finds that a quarter of them is gone.
+        ("print(is_exempt(8_000), is_freed(1_000, 2), is_freed(1_000, 2))", "True False True"),
+        # If a small collection finds it, nothing is exempt until the next full one.
+        ("print(is_exempt(8_000), is_freed(8_000, 0), is_exempt(8_000))", "True False False"),
+        (
+            "print(is_exempt(8_000), is_freed(4_000, 0), is_freed(1, 2), is_exempt(8_000))",
+            "True False True True",
+        ),
+    ],
+)
+def test_the_collector_walks_only_new_and_deleted_partitions(does: str, expected: str) -> None:
+    code = FREEZE.format(does=does)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected

@@ -216,8 +216,14 @@ class Replicas:
         self._connect = connect
         self._isr_changes = AlterPartitionRequests(submit, topic_id=topic_id)
         self._replicas: dict[tuple[str, int], PartitionReplica] = {}
+        self._dropped = 0
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def turnover(self) -> tuple[int, int]:
+        """How many replicas there are, and how many were dropped so far."""
+        return len(self._replicas), self._dropped
 
     def get(self, topic: str, index: int) -> PartitionReplica | None:
         """Return the replica of a partition; None if this broker has none."""
@@ -288,6 +294,7 @@ class Replicas:
         """End the replica of a partition that this broker no longer has."""
         replica = self._replicas.pop((topic, index), None)
         if replica is not None:
+            self._dropped += 1
             fetcher = self._fetcher_of(replica)
             if fetcher is not None:
                 fetcher.forget(replica)
