@@ -487,7 +487,10 @@ class Cluster:
                 return self._transports[key]
             address = self._brokers.get(node_id)
             if address is None:
-                raise ConnectionLost(f"broker {node_id} is not part of the cluster any more")
+                raise ConnectionLost(
+                    f"broker {node_id} is not part of the cluster any more: `streamlog cluster"
+                    " status` lists its brokers"
+                )
             try:
                 transport = await self._opened(*address)
             except StreamlogError:

@@ -181,7 +181,11 @@ class RestSite:
         """Refuse a name that a foreign page in a browser may have made up (DNS rebinding)."""
         host = headers.get("host", "")
         if not is_allowed_host(host, self._hosts):
-            raise ConnectRefusal(400, f"Host '{host[:80]}' is not this worker on 127.0.0.1")
+            raise ConnectRefusal(
+                400,
+                f"Host '{host[:80]}' is not this worker, which listens on this machine only: ask"
+                " for 127.0.0.1 or localhost",
+            )
 
 
 def _check_origin(method: str, headers: Mapping[str, str]) -> None:

@@ -143,8 +143,10 @@ def remove_user(path: Path, name: str) -> None:
     Raises:
         ConfigError: there is no such user, or the file can't be read.
     """
-    if name not in _parse(_read(path), path).users:
-        raise ConfigError(f"{path} has no user {name!r}")
+    known = _parse(_read(path), path).users
+    if name not in known:
+        there = ", ".join(sorted(known)) or "none"
+        raise ConfigError(f"{path} has no user {name!r}; its users: {there}")
     _replace_line(path, name, None)
 
 

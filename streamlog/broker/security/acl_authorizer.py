@@ -269,7 +269,9 @@ def super_users_of(text: str) -> frozenset[str]:
     users = frozenset(each.strip() for each in text.split(";") if each.strip())
     for each in users:
         if not is_principal(each):
-            raise ConfigError(f"super.users: {each!r} is not User:NAME")
+            raise ConfigError(
+                f"super.users: {each!r} is not User:NAME; an example: User:admin;User:CN=broker"
+            )
     return users
 
 

@@ -172,7 +172,9 @@ def find_transform(name: str) -> tuple[TransformClass, str | None]:
             raise ConfigError(f"type={name}: say {bare}$Key or {bare}$Value")
         return found, side.lower()
     if side:
-        raise ConfigError(f"type={name}: {bare} has no ${side}")
+        raise ConfigError(
+            f"type={name}: {bare} takes whole records, so there is no {bare}${side}: write {bare}"
+        )
     return found, None
 
 

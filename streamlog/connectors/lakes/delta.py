@@ -107,7 +107,8 @@ class Delta(Sink[object, object], frozen=True, kw_only=True):
         try:
             lake = DeltaLake(self, context.name)
         except ImportError as error:
-            raise ConfigError(f"{error}: {install_command('delta')}") from error
+            needed = f"{type(self).__name__} needs an extra ({error})"
+            raise ConfigError(f"{needed}: {install_command('delta')}") from error
         return LakeSinkTask(
             lake, context, auto_create=self.auto_create, auto_evolve=self.auto_evolve
         )

@@ -145,7 +145,7 @@ class PostgresCdc(Source[UserKey, UserValue], frozen=True, kw_only=True):
 
 
 def _without_psycopg(error: ImportError) -> ConfigError:
-    return ConfigError(f"{error}: {install_command('sql')}")
+    return ConfigError(f"PostgresCdc needs psycopg ({error}): {install_command('sql')}")
 
 
 def _check_tables(tables: Sequence[str]) -> None:
@@ -155,4 +155,5 @@ def _check_tables(tables: Sequence[str]) -> None:
         if not _TABLE.fullmatch(table):
             raise ConfigError(f"tables: write {table!r} with its schema, as 'public.orders'")
     if len({*tables}) != len(tables):
-        raise ConfigError(f"tables: {', '.join(tables)} names one of them twice")
+        twice = next(each for each in tables if tables.count(each) > 1)
+        raise ConfigError(f"tables: {twice} is there twice: name each table once")

@@ -89,7 +89,10 @@ class IndexName:
         if any(conversion for *_, conversion in parts):
             raise ConfigError(f"index={template!r}: conversions such as !r are unknown")
         if not template or any(_BAD_CHARACTER.search(text) for text, *_ in parts):
-            raise ConfigError(f"index={template!r} has what no index may have in its name")
+            raise ConfigError(
+                f"index={template!r} is no name of an index: write one without spaces and without"
+                ' \\ / * ? " < > | , # :'
+            )
         self.has_time = any(name == "timestamp" for name, _ in named)
         self._known: dict[str, str] = {}
 

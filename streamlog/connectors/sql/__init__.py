@@ -130,7 +130,8 @@ class SqlSink(Sink[object, object], frozen=True, kw_only=True):
         try:
             from streamlog.connectors.sql import sql_sink_task  # noqa: PLC0415 - needs SQLAlchemy
         except ImportError as error:
-            raise ConfigError(f"{error}: {install_command('sql')}") from error
+            needed = f"{type(self).__name__} needs an extra ({error})"
+            raise ConfigError(f"{needed}: {install_command('sql')}") from error
         self.check()
         return sql_sink_task.SqlSinkTask(self, context)
 
@@ -269,7 +270,8 @@ class SqlSource(Source[UserKey, dict[str, object]], frozen=True, kw_only=True):
                 TableReader,
             )
         except ImportError as error:
-            raise ConfigError(f"{error}: {install_command('sql')}") from error
+            needed = f"{type(self).__name__} needs an extra ({error})"
+            raise ConfigError(f"{needed}: {install_command('sql')}") from error
         self.check()
         return TableReader(self, str(partition.get("table", "")))
 

@@ -425,7 +425,7 @@ async def refused_identity(shop: Shop, refused: Callable[[], Awaitable[str]]) ->
         ({"url": "postgresql://u:geheim@host/db"}, r"set password=Secret"),
         ({"tables": ()}, "name one at least"),
         ({"tables": ("orders",)}, "with its schema"),
-        ({"tables": ("a.b", "a.b")}, "names one of them twice"),
+        ({"tables": ("a.b", "a.b")}, "a.b is there twice"),
         ({"slot": "My-Slot"}, "lower-case letters"),
         ({"publication": ""}, "lower-case letters"),
         ({"on_truncate": "event"}, "needs form='changes'"),

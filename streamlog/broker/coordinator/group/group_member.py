@@ -381,7 +381,10 @@ def _holding_change(
     if value is None:
         return HoldingChange(key.group_id, key.member_id, None)
     if value.state not in MemberState.__members__.values():
-        raise CorruptData(f"member {key.member_id} of group {key.group_id}: state {value.state}")
+        raise CorruptData(
+            f"the record of member {key.member_id} of group {key.group_id} has state {value.state},"
+            " which this release does not know: start the newer release that wrote it"
+        )
     holding = MemberPartitions(
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
