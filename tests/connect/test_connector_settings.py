@@ -25,6 +25,13 @@ from streamlog.durations import Dur
 from streamlog.errors import ConfigError
 
 
+@pytest.fixture(autouse=True)
+def no_class_is_remembered() -> None:
+    """Let each test read the settings of its classes itself."""
+    settings_of.cache_clear()
+    hints_of.cache_clear()
+
+
 class Login(msgspec.Struct, frozen=True):
     user: str
     password: Secret | None = None

@@ -102,7 +102,11 @@ class Plain(msgspec.Struct, frozen=True):
 
 
 def test_the_setting_is_named_with_the_structs_around_it() -> None:
-    for right in (Writer(url="a"), Writer(url="a", tls=None), Plain(2)):
+    for right in (
+        Writer(url="a"),
+        Writer(url="a", tls=None, flush=Flush(records=1, size_bytes=1)),
+        Plain(2),
+    ):
         check_settings(right)
     for wrong, message in (
         (Writer(url=5), "url=5 must be text"),  # type: ignore[arg-type]

@@ -524,3 +524,16 @@ def test_what_is_read_again_is_dropped_first_and_ends_where_it_ended() -> None:
     assert part.rewind([3, 0]) == 0
     assert ([*part.closed], [*part.ends], len(part.open.rows)) == ([], [3, 6], 0)
     assert progress.due(10**9, at_once=True) == [], "nothing of it is there"
+
+
+def test_a_partition_on_which_nothing_has_come_is_no_chunk_and_has_no_age() -> None:
+    progress = SinkProgress(Flush(every="1s"))
+    progress.assign(PART, 5)
+    part = progress.parts[PART]
+    part.take(rows_of(), 5, now_ms=0)
+    part.isolate(part.open)
+    part.close()
+    assert (progress.due(10**9, at_once=True), progress.repeating) == ([], None)
+    part.take(rows_of(), 7, now_ms=900)
+    assert progress.due(1_899) == [], "the markers came at 900"
+    assert progress.due(1_900) == [part.open]

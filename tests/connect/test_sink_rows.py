@@ -65,6 +65,7 @@ def check(rows: SinkRows, expected: list[SinkRow]) -> None:
     assert (without_bytes.partition, [*without_bytes.values]) == (PART, [*rows.values])
     assert (without_bytes.size_bytes, [*without_bytes.times]) == (0, [*rows.times])
     assert [*without_bytes.log.keys] == [*without_bytes.log.values] == [None] * len(expected)
+    assert [*(rows.log.headers or [()] * len(rows))] == [each.headers for each in records]
     assert rows.size_bytes == sum(len(r.key or b"") + len(r.value or b"") for r in expected)
     for offset in range(-1, 30):
         behind = [at for at, each in enumerate(expected) if each.offset >= offset]

@@ -73,3 +73,19 @@ class Progress(RuleBasedStateMachine):
 
 
 TestProgress = Progress.TestCase
+
+
+def test_what_is_in_flight_is_lost_with_what_is_held_and_neither_with_what_counts() -> None:
+    progress: SourceProgress[str] = SourceProgress(None)
+    for number, name in enumerate("abc", 1):
+        progress.hold(HeldRead(name, number, 10 * number, {"at": number}, held_ms=number))
+        if name != "c":
+            progress.take()
+        if name == "a":
+            assert [read.records for read in progress.count()] == ["a"]
+    assert (progress.held_records, progress.held_bytes, progress.oldest_ms) == (5, 50, 2)
+    assert (progress.last, progress.is_empty) == ({"at": 3}, False)
+    assert progress.undo() == 5
+    assert (progress.held_records, progress.held_bytes, progress.oldest_ms) == (0, 0, None)
+    assert (progress.last, progress.counted, progress.is_empty) == ({"at": 1}, {"at": 1}, True)
+    assert (progress.take(), progress.count(), progress.is_full) == ([], [], False)

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamlog.connect.herding import dealing
 from streamlog.connect.herding import herder as herder_module
 from streamlog.connect.herding.configs import (
     TASK_PARTS,
     ConnectConfigs,
+    RestartRequest,
     connector_record,
+    restart_record,
     task_records,
 )
 from streamlog.connect.herding.herder import (
@@ -20,6 +23,7 @@ from streamlog.connect.herding.herder import (
     DISCOVER_MS,
     REQUEST_TIMEOUT_MS,
     REQUESTS_MAX,
+    Herder,
 )
 from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
@@ -36,9 +40,10 @@ from streamlog.connect.herding.herder_requests import (
     SetTarget,
 )
 from streamlog.connect.herding.lifecycle import VERSION, ConnectorState, TargetState
+from streamlog.connect.herding.own_tasks import StartCounts
 from streamlog.connect.herding.statuses import status_record
 from streamlog.replace import replace
-from tests.connect.herding.herder_group import HerderGroup
+from tests.connect.herding.herder_group import HerderGroup, PluginsOfTests
 
 SOURCE = {"connector.class": "Source", "tasks.max": "2", "name": "x"}
 SINK = {"connector.class": "Sink", "tasks.max": "3", "name": "y"}
@@ -524,6 +529,103 @@ def test_requests_of_a_leader_of_before_are_answered() -> None:
     assert (answer.request, answer.status) == (1, 409)
     assert "another leader" in str(answer.body)
     assert not [e for e in herder.tick(REQUEST_TIMEOUT_MS) if isinstance(e, RequestAnswer)]
+
+
+def test_a_worker_decides_nothing_before_its_first_round() -> None:
+    herder = Herder("w1", PluginsOfTests())
+    assert (herder.is_leader, herder.generation, herder.starts) == (False, 0, StartCounts())
+    assert (herder.slot_counts(), herder.tick(10**9)) == ({}, [])
+    dealt = [connector_record("y", SINK), *task_records("y", [SINK])]
+    for record in (*dealt, (b"logger-cluster-a", b"{}")):
+        assert herder.replayed(*record, 0, 0) == []
+    with pytest.raises(ConnectRefusal, match="does not lead"):
+        herder.asked(1, DeleteConnector("y"), 0)
+
+
+def test_a_source_with_more_parts_than_the_limit_fails_and_keeps_its_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dealing, "PARTS_MAX", 5)
+    made = group("w1")
+    made.ask(1, PutConnector("x", SOURCE))
+    made.settle()
+    herder = made.members["w1"].herder
+    assert (herder.starts.successes, herder.starts.failures) == (1, 0)
+    made.parts["x"] = [*PARTS, {"p": "f"}]
+    made.tick(DISCOVER_MS)
+    made.settle()
+    assert state(made, "x") is ConnectorState.FAILED
+    assert "6 parts are more than 5" in str(herder.status("x")["connector"])
+    assert made.readers("x") == list("abcde")
+    assert (herder.starts.successes, herder.starts.failures) == (1, 0), "it has started before"
+    made.parts["x"] = PARTS[:2]
+    made.tick(DISCOVER_MS)
+    made.settle()
+    assert (state(made, "x"), made.readers("x")) == (ConnectorState.RUNNING, ["a", "b"])
+
+
+def test_a_connector_may_change_its_tasks_at_the_limit_of_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(herder_module, "TASKS_MAX", 4)
+    made = group("w1")
+    for number, count in enumerate("34414"):
+        made.ask(number, PutConnector("y", {**SINK, "tasks.max": count}))
+        made.settle()
+        assert len(made.running()) == int(count)
+        assert state(made, "y") is ConnectorState.RUNNING
+
+
+@pytest.mark.parametrize("value", [None, b"nonsense", b"{}"])
+def test_a_wish_to_restart_that_says_nothing_restarts_nothing(value: bytes | None) -> None:
+    made = group("w1")
+    made.ask(1, PutConnector("y", SINK))
+    made.settle()
+    before = made.members["w1"].herder.own.starts.attempts
+    made.log.append((b"restart-connector-y", value))
+    made.settle()
+    assert made.members["w1"].herder.own.starts.attempts == before
+    # A wish for the tasks of a connector that is not there any more finds none.
+    made.log.append(restart_record("z", RestartRequest(include_tasks=True)))
+    made.settle()
+    assert len(made.running()) == 3
+
+
+def test_a_task_is_restarted_by_its_worker_alone() -> None:
+    made = group()
+    made.ask(1, PutConnector("y", SINK))
+    made.settle()
+    (mine, *_), (theirs, *_) = (member.running for member in made.members.values())
+    herder = made.members["w1"].herder
+    before = herder.own.starts.attempts
+    *restarted, answer = herder.asked(2, RestartTask(mine), 0)
+    assert answer == RequestAnswer(2, 204)
+    assert [type(each).__name__ for each in restarted] == ["StopTask", "WriteStatus", "StartTask"]
+    assert herder.own.starts.attempts == before + 1
+    for slot, why, status in (
+        (theirs, "another worker has", 409),
+        (ConnectorSlot("y", 3), "Unknown task: y-3", 404),
+        (ConnectorSlot("z", 0), "Unknown connector: z", 404),
+    ):
+        with pytest.raises(ConnectRefusal, match=why) as refused:
+            herder.asked(3, RestartTask(slot), 0)
+        assert refused.value.status == status
+
+
+def test_the_state_that_a_request_names_is_that_of_a_new_connector_alone() -> None:
+    made = group("w1")
+    herder = made.members["w1"].herder
+    made.ask(1, PutConnector("y", SINK, target=TargetState.PAUSED))
+    made.settle()
+    assert set(made.running().values()) == {True}
+    for number, target in enumerate((TargetState.STOPPED, None, TargetState.STARTED), 2):
+        made.ask(number, PutConnector("y", {**SINK, "n": str(number)}, target=target))
+        made.settle()
+        assert herder.configs.target("y") is TargetState.PAUSED
+        assert made.answers[number].status == 200
+    made.ask(5, PutConnector("z", SINK, target=None))
+    made.settle()
+    assert (herder.configs.target("z"), made.answers[5].status) == (TargetState.STARTED, 201)
 
 
 steps = st.lists(

@@ -184,3 +184,25 @@ def test_a_status_that_a_former_owner_writes_late_is_written_over() -> None:
     assert not [*own.contradicted(ConnectorSlot("s", 1), late)]
     list(own.on_round((), 6, 8))
     assert not [*own.contradicted(slot, late)]
+
+
+def test_ten_minutes_without_a_failure_are_long_enough() -> None:
+    for ran_ms, wait_ms in ((599_999, 2_000), (600_000, 1_000)):
+        restarts = Restarts()
+        restarts.failed(0, RESTART_WAITS)
+        restarts.began(1_000)
+        assert restarts.failed(1_000 + ran_ms, RESTART_WAITS) == wait_ms
+
+
+def test_dealings_that_no_round_needs_any_more_take_no_memory() -> None:
+    configs = ConnectConfigs(connectors={"s": {}})
+    own = OwnTasks("here:1", configs, ConnectStatuses())
+    for offset in range(20):
+        dealt(own, configs, offset, f"[{offset}]")
+    given(own, {0}, until=15, generation=1)
+    # The last one that counts, and the five that wait for the next round.
+    assert [at for at, _ in own._dealings["s"]] == [*range(14, 20)]
+    assert own.has_uncounted
+    given(own, {0}, until=20, generation=2)
+    assert [at for at, _ in own._dealings["s"]] == [19]
+    assert not own.has_uncounted

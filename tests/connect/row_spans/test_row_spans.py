@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from streamlog.connect import row_spans as row_spans_module
 from streamlog.connect.row_spans import column_spans, row_spans, spans_of_contents
 from streamlog.connect_tasks.carried import declare_rows
 from streamlog.errors import SerdeError
@@ -88,6 +89,12 @@ DIRECT = (Plain, Texts, Others, Times, dict, dict[str, Any], Row, Any)
 """Types whose rows are written here, if the values allow it."""
 LEFT = (Untyped, Short, Listed, Checked, Tagged, Missing, Model, int, dict[str, int] | list[int])
 """Types whose rows are left to their serde."""
+
+
+@pytest.fixture(autouse=True)
+def no_form_is_remembered() -> None:
+    """Let each test find the forms of rows itself, and not those that another one has found."""
+    row_spans_module._form_of.cache_clear()
 
 
 def outcome(act: Callable[[], object]) -> object:
