@@ -35,6 +35,7 @@ from streamlog.cli.terminal import JsonOption, out, say
 from streamlog.client.admin import Admin
 from streamlog.client.admin.cluster_descriptions import (
     ClusterDescription,
+    ClusterReports,
     Evidence,
     PartitionDescription,
     QuorumDescription,
@@ -45,6 +46,7 @@ from streamlog.clock import SystemClock
 from streamlog.errors import (
     LogError,
     NotAuthorized,
+    RequestTimedOut,
     StreamlogError,
     UnsupportedVersion,
     UsageError,
@@ -60,6 +62,8 @@ MIN_INSYNC = "min.insync.replicas"
 FETCH_PATIENCE_S = 2.0
 """How long one reading waits until every voter has fetched again, which proves that it runs."""
 FETCH_LOOK_S = 0.1
+QUORUM_PATIENCE_S = 12.0
+"""How long to wait for the quorum's leader; an election takes some seconds."""
 PARTITIONS_SHOWN = PROBLEMS_SHOWN = 50
 """Lines of each kind that `status` prints; of the others it prints the number."""
 
@@ -181,7 +185,7 @@ def wait_for(session: Session, log: str | None, seconds: float) -> ClusterStatus
 async def read_status(admin: Admin) -> ClusterStatus:
     """Read the cluster's state in the order of `Evidence`; raises what `Admin` raises."""
     first = await admin.describe_nodes()
-    quorum = await _quorum(admin)
+    quorum = await _quorum(admin, first)
     described, partitions = await admin.describe_cluster(), await admin.describe_partitions()
     second = await admin.describe_nodes()
     evidence = Evidence(
@@ -201,12 +205,32 @@ async def read_status(admin: Admin) -> ClusterStatus:
     )
 
 
-async def _quorum(admin: Admin) -> QuorumDescription | None:
-    """Return the quorum; None if the cluster has none, or this user may not see it."""
+async def _quorum(admin: Admin, reports: ClusterReports) -> QuorumDescription | None:
+    """Return the quorum; None if the cluster has none, or this user may not see it.
+
+    Raises:
+        RequestTimedOut: it has no leader that answers.
+    """
     try:
-        return await admin.describe_quorum()
+        async with asyncio.timeout(QUORUM_PATIENCE_S):
+            return await admin.describe_quorum()
     except (UnsupportedVersion, NotAuthorized):
         return None
+    except TimeoutError as error:
+        raise RequestTimedOut(without_leader(reports)) from error
+
+
+def without_leader(reports: ClusterReports) -> str:
+    """Return what to do about a quorum whose leader does not answer."""
+    text = f"the quorum has no leader that answers within {QUORUM_PATIENCE_S:g} s"
+    if not reports.silent:
+        return f"{text}, though all brokers answer: repeat the command, and read their logs"
+    why = next(iter(reports.silent.values()))
+    return (
+        f"{text}. Brokers that answer: {numbers_of(reports.reports) or 'none'}; silent:"
+        f" {numbers_of(reports.silent)} ({why}). Without a majority of the voters, no topic can be"
+        " changed, and no partition gets a new leader: start the silent ones"
+    )
 
 
 async def _quorum_after(admin: Admin, before: QuorumDescription) -> QuorumDescription:

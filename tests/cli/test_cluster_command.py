@@ -10,6 +10,7 @@ import pytest
 
 from chaos.ports import reserved_ports
 from streamlog.broker.broker import Broker
+from streamlog.cli import cluster_command
 from streamlog.cli.cluster_command import (
     ClusterStatus,
     cluster,
@@ -24,9 +25,11 @@ from streamlog.client.admin.cluster_descriptions import (
     ClusterDescription,
     PartitionDescription,
 )
-from streamlog.errors import ConnectionLost, LogError, UsageError
+from streamlog.errors import ConnectionLost, LogError, RequestTimedOut, UsageError
+from streamlog.log import Log
 from streamlog.record import TopicPartition
 from tests.broker.node import create
+from tests.broker.three_brokers import Cluster, until
 from tests.cli.console import Invoke, console, row
 
 
@@ -153,3 +156,21 @@ def test_all_partitions_of_a_topic_are_reassigned(run_cluster: Invoke) -> None:
 def test_waiting_for_a_cluster_begins_before_its_brokers_listen() -> None:
     with reserved_ports(1) as (port,), pytest.raises(ConnectionLost, match=str(port)):
         wait_for(Session(), f"kafka://127.0.0.1:{port}", 1.2)
+
+
+def test_the_status_of_a_quorum_without_a_majority_names_the_silent_brokers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with Cluster() as cluster:
+            await cluster.ready()
+            for number in (2, 3):
+                await cluster.nodes[number].kill()
+            # The one that is left notices after a while that it can't lead.
+            await until(lambda: cluster.active() is None)
+            monkeypatch.setattr(cluster_command, "QUORUM_PATIENCE_S", 0.2)
+            async with Log.open(f"kafka://127.0.0.1:{cluster.nodes[1].port}") as log:
+                with pytest.raises(RequestTimedOut, match=r"that answer: 1; silent: 2,3 \(can't"):
+                    await cluster_command.read_status(log.admin())
+
+    asyncio.run(main())
