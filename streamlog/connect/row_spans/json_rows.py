@@ -113,7 +113,7 @@ class JsonForm:
         end = ends[0] = 0
         for row in range(count):
             end = self._put(out, end, rows[row])
-            if end < 0 or end > _ENDS_MAX:
+            if end == -1 or end > _ENDS_MAX:
                 return None
             ends[row + 1] = end
         if count:
@@ -141,7 +141,7 @@ class JsonForm:
             out.reserve(end, self._room)
             for field in range(fields):
                 end = self._put_copied(out, end, field, rows, bounds)
-                if end < 0 or end > _ENDS_MAX:
+                if end == -1 or end > _ENDS_MAX:
                     return None
             to = out.data  # a pointer when compiled
             end = buffer_writes.put_bytes(to, end, _END)
@@ -169,11 +169,11 @@ class JsonForm:
             following = json_writes.put_plain_number(to, end, rows.data, start, stop)
         elif kind == _COPIED_TRUTH and mask & _TRUTH:
             following = json_writes.put_plain_truth(to, end, rows.data, start, stop)
-        if following >= 0:
+        if following != -1:
             return following
         value = rows.value(column, start, stop)
         following = self._put_plain(out, end, mask, value)
-        return following if following >= 0 else self._put_other(out, end, field, value)
+        return following if following != -1 else self._put_other(out, end, field, value)
 
     def _put(self, out: _Growing, end: int, row: tuple[Any, ...]) -> int:
         """Write a row; return the position behind it, -1 if one of its values is refused."""
@@ -187,9 +187,9 @@ class JsonForm:
             end = json_writes.put_part(to, end, self._heads, start, stop)
             value = row[self._at[field]]
             following = self._put_plain(out, end, self._masks[field], value)
-            if following < 0:
+            if following == -1:
                 following = self._put_other(out, end, field, value)
-            if following < 0:
+            if following == -1:
                 return -1
             end = following
         to = out.data

@@ -131,7 +131,7 @@ def _quoted(path: str, opening: int) -> tuple[str, int]:
                 f" backtick at position {opening} to escape it"
             )
         if is_last:
-            return step + path[start:at], at + 1
+            return step + path[start:at], len(path)
         # Only a backtick before a dot can be the closing one; others belong to the name.
         if path[at + 1] == "." and is_escaped:
             step += f"{path[start : at - 1]}`"

@@ -31,6 +31,12 @@ def array_of(module: ModuleType, name: str, column: list[Any]) -> Any:
     if made is None:
         return None
     buffers = [made.valid, made.data] if made.ends is None else [made.valid, made.ends, made.data]
+    # As the columnar format of Arrow has them, and not a byte more.
+    bits, count = (len(column) + 7) // 8, len(column)
+    assert made.valid is None or len(made.valid) == bits
+    assert made.ends is None or len(made.ends) == 4 * (count + 1)
+    sizes = {"whole_numbers": 8 * count, "floats": 8 * count, "truths": bits}
+    assert len(made.data) == sizes.get(name, len(made.data))
     wrapped = [None if each is None else pa.py_buffer(each) for each in buffers]
     found = pa.Array.from_buffers(KINDS[name][0], len(column), wrapped, made.null_count)
     found.validate(full=True)

@@ -218,3 +218,12 @@ def test_classes_are_found_by_their_exact_name(
             if rows:
                 with pytest.raises(IndexError):
                     module.all_of_kinds(rows, at, frozenset(kinds))
+
+
+@pytest.mark.parametrize("value", [None, True, False, 5, 2**70, "x", "", 1.5, [1], {}], ids=repr)
+def test_a_field_takes_values_of_exactly_the_classes_that_it_names(value: Any) -> None:
+    for kind in (type(None), bool, int, str, float, list, dict):
+        for module in both(NAME):
+            spans = form(module, [frozenset({kind})], (0,)).spans([(value,)])
+            wanted = [encode({"id": value})] if kind is type(value) else None
+            assert (spans and [*spans]) == wanted

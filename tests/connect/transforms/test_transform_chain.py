@@ -88,7 +88,10 @@ def test_no_transforms_change_nothing() -> None:
         ({"transforms": "a"}, "transforms.a: type=: there is no such transform"),
         ({"transforms": "a", "transforms.a.type": "Casting"}, "there are Cast, DropHeaders"),
         ({"transforms": "a", "transforms.a.type": "Cast"}, r"say Cast\$Key or Cast\$Value"),
-        ({"transforms": "a", "transforms.a.type": "Filter$Key"}, r"Filter has no \$Key"),
+        (
+            {"transforms": "a", "transforms.a.type": "Filter$Key"},
+            r"there is no Filter\$Key: write Filter",
+        ),
         ({"transforms": "a,a", "transforms.a.type": "Filter"}, "an alias is there twice"),
         ({"transforms": "a", "transforms.a.type": "Cast$Value"}, "spec is missing"),
         (

@@ -549,3 +549,37 @@ def test_a_field_is_added_with_what_the_record_says(name: str) -> None:
         assert bare.value == {"a": 1, "n": ms if value is NOW else value}
     unknown: Any = InsertField(partition_field="n")(replace(record, partition=-1))
     assert unknown.value == {"a": 1}, "a source does not know the partition yet"
+
+
+def test_a_path_leads_through_structs_with_and_without_schemas() -> None:
+    deep = Schema("struct", fields=(Field("c", Schema("int32"), default=9),))
+    middle = Schema("struct", fields=(Field("b", deep), Field("x", NUMBER)), optional=True)
+    outer = Schema("struct", fields=(Field("a", middle), Field("a.b", TEXT)))
+    row = {"a": {"b": {"c": 5}, "x": 1}, "a.b": "dotted"}
+    for path, syntax, value, kind in (
+        ("a.b.c", "V2", 5, Schema("int32")),
+        ("a.b", "V2", {"c": 5}, deep),
+        ("a.b", "V1", "dotted", TEXT),
+        ("`a.b`", "V2", "dotted", TEXT),
+        ("a.x", "V2", 1, NUMBER),
+    ):
+        extract = ExtractField(field=path, field_syntax_version=syntax)  # type: ignore[arg-type]
+        made: Any = extract(of_row(row, outer))
+        assert (made.value, made.value_schema) == (value, kind)
+        bare: Any = extract(of_row(row, None))
+        assert (bare.value, bare.value_schema) == (value, None)
+    into = ExtractField(field="a.b.c", field_syntax_version="V2")
+    # Kafka asks the struct that it did not find for the default; a row without a schema has none.
+    for replaced, found in ((True, 9), (False, None)):
+        made = replace(into, replace_null_with_default=replaced)(of_row({"a": None}, outer))
+        assert made.value == found
+    gone: Any = into(of_row({"a": {}}, None))
+    assert gone.value is None
+    for path in ("a.y", "y.b", "a.b.c.d"):
+        with pytest.raises(BadRecord, match=f"^Unknown field: {path}$"):
+            ExtractField(field=path, field_syntax_version="V2")(of_row(row, outer))
+
+
+def test_headers_have_to_be_as_many_as_fields() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        HeaderFrom(fields=("a",), headers=("h", "i"), operation="copy")(of_row({"a": 1}))
