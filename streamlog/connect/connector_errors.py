@@ -87,3 +87,10 @@ def is_of_connection(error: BaseException, transient: tuple[type[BaseException],
     if isinstance(error, ConnectError):
         return isinstance(error, Retriable)
     return isinstance(error, transient)
+
+
+def reason(error: BaseException) -> str:
+    """Return an error of a connector as one line, with its class unless it is one of ours."""
+    # Servers write paragraphs, whose line ends would stand in the line of the log.
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ConnectError) and text else f"{type(error).__name__}: {text}"

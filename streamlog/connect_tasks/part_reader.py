@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from streamlog import repeated
-from streamlog.connect.connector_errors import BadRecord, Retriable, is_of_connection
+from streamlog.connect.connector_errors import BadRecord, Retriable, is_of_connection, reason
 from streamlog.connect.parts import part_id
 from streamlog.connect.retries import Backoff, RecordRetry
 from streamlog.connect.source import Source, SourceOffset, SourcePartition
@@ -195,7 +195,7 @@ class PartReader:
                 self._room.clear()
                 await self._room.wait()
             backoff.succeed()
-            self.figures.waits_for = ""
+            self._read_again()
             self.figures.polled += len(read)
             await self._hold(read)
             # Where a source begins may depend on the moment: "at the end of the file". 1. It says
@@ -222,7 +222,7 @@ class PartReader:
 
     async def _hold(self, read: AnyRead) -> None:
         carried = await self._carry(read)
-        self.figures.waits_for = ""
+        self._read_again()
         self._add(carried, read.offset, read.committed)
 
     async def _carry(self, read: AnyRead) -> CarriedRead:
@@ -301,12 +301,18 @@ class PartReader:
 
     async def _wait_to_retry(self, error: Exception, wait_ms: int, then: str = READS_ON) -> None:
         self.figures.retries += 1
-        self.figures.waits_for = f"{type(error).__name__}: {error}"
+        self.figures.waits_for = reason(error)
         logger.warning(
-            "source %r, part %s: %s: %s; %s, with a growing pause",
-            self._deps.name, part_id(self.part), type(error).__name__, error, then,
+            "source %r, part %s: %s; %s, with a growing pause",
+            self._deps.name, part_id(self.part), reason(error), then,
         )  # fmt: skip
         await self._deps.clock.sleep_ms(wait_ms)
+
+    def _read_again(self) -> None:
+        """Note the end of an outage, which began with a warning in the log."""
+        if self.figures.waits_for:
+            logger.info("source %r, part %s: reads again", self._deps.name, part_id(self.part))
+        self.figures.waits_for = ""
 
     def _failure(self, error: Exception, why: str = "") -> ProcessingError:
         reason = f": {why}" if why else ""

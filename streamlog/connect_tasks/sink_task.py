@@ -34,6 +34,7 @@ from streamlog.connect.connector_errors import (
     Fenced,
     Retriable,
     is_of_connection,
+    reason,
 )
 from streamlog.connect.retries import Backoff, RecordRetry
 from streamlog.connect.row_schema import Schema
@@ -590,6 +591,8 @@ class SinkRunner:
         self.figures.commits += 1
         # Not when a new connection is there: one that breaks at each flush has to wait longer, too.
         self._backoff.succeed()
+        if self.figures.waits_for:
+            logger.info("sink %r: writes again", self._context.name)
         self.figures.waits_for = ""
         self._attempts.clear()
         self._behind |= offsets
@@ -707,11 +710,10 @@ class SinkRunner:
     def _wait(self, error: Exception, wait_ms: int, what: str) -> None:
         self._retry_ms = self._clock.now_ms() + wait_ms
         self.figures.retries += 1
-        self.figures.waits_for = f"{type(error).__name__}: {error}"
+        self.figures.waits_for = reason(error)
         logger.warning(
-            "sink %r: %s: %s; %s, with a growing pause",
-            self._context.name, type(error).__name__, error, what,
-        )  # fmt: skip
+            "sink %r: %s; %s, with a growing pause", self._context.name, reason(error), what
+        )
 
     async def _disconnect(self, error: Exception | None = None) -> None:
         """Close the connector's task; waits for a limited time."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog.connect.connector_errors import (
     BadRecord,
@@ -12,6 +14,7 @@ from streamlog.connect.connector_errors import (
     Refused,
     Retriable,
     is_of_connection,
+    reason,
 )
 from streamlog.errors import ConfigError, StreamlogError
 
@@ -59,3 +62,13 @@ def test_a_bad_record_of_a_source_has_the_offset_behind_it() -> None:
     assert str(BadRecords({})) == "0 bad records in a batch"
     assert BadRecords({3: "x"}).why == {3: "x"}
     assert str(BadRecords({3: "x"})) == "1 bad record in a batch: record 3: x"
+
+
+@given(st.text())
+def test_a_reason_is_one_line_and_names_the_class_of_foreign_errors(text: str) -> None:
+    for error in (Retriable(text), ValueError(text)):
+        line = reason(error)
+        assert len(line.splitlines()) == 1
+        assert line.removeprefix(f"{type(error).__name__}:").split() == text.split()
+    assert reason(ValueError(text)).startswith("ValueError: ")
+    assert reason(Retriable("the server\n\tis away")) == "the server is away"

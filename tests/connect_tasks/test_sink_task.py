@@ -523,7 +523,9 @@ def test_a_policy_with_retries_tries_the_record_again_first() -> None:
     asyncio.run(story())
 
 
-def test_a_broken_connection_opens_a_new_task_and_waits_longer_each_time() -> None:
+def test_a_broken_connection_opens_a_new_task_and_waits_longer_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story() -> None:
         random, clock, target = Random(1), Clock(), Target()
         group = Group(random, 5)
@@ -543,7 +545,11 @@ def test_a_broken_connection_opens_a_new_task_and_waits_longer_each_time() -> No
         assert target.epochs[PARTS[0]] == 5, "it recovers in every new task"
         assert target.all_rows == expected(group)
 
-    asyncio.run(story())
+    with caplog.at_level("INFO"):
+        asyncio.run(story())
+    messages = [each.getMessage() for each in caplog.records]
+    assert any("ConnectionResetError: gone; " in each for each in messages)
+    assert sum("writes again" in each for each in messages) == 1
 
 
 def test_a_commit_whose_answer_is_lost_is_not_made_twice() -> None:
