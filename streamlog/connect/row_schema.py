@@ -141,6 +141,11 @@ class Schema:
         return [each for each in self.fields if each.name not in known]
 
 
+def part_of(schema: Schema | None) -> Schema:
+    """Return the schema of keys or items; rows of ours have none for maps of text."""
+    return Schema("string") if schema is None else schema
+
+
 def _find_attributes(kind: type) -> tuple[str, ...] | None:
     """Return the names of a class's fields, in order; None if it declares none."""
     if issubclass(kind, msgspec.Struct):

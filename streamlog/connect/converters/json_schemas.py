@@ -25,7 +25,7 @@ from streamlog.connect.java_values import (
     signed_bytes,
     time_of,
 )
-from streamlog.connect.row_schema import Field, Kind, Schema
+from streamlog.connect.row_schema import Field, Kind, Schema, part_of
 from streamlog.replace import replace
 from streamlog.serdes.erased_types import JsonValue
 
@@ -54,10 +54,10 @@ def schema_to_json(schema: Schema, default: JsonValue = None) -> JsonSchema:
     """Return a schema as JsonConverter writes it, with the default of the field that has it."""
     found: JsonSchema = {"type": _FLOAT_NAMES.get(schema.kind, schema.kind)}
     if schema.kind == "array":
-        found["items"] = schema_to_json(_part(schema.items))
+        found["items"] = schema_to_json(part_of(schema.items))
     elif schema.kind == "map":
-        found["keys"] = schema_to_json(_part(schema.keys))
-        found["values"] = schema_to_json(_part(schema.items))
+        found["keys"] = schema_to_json(part_of(schema.keys))
+        found["values"] = schema_to_json(part_of(schema.items))
     elif schema.kind == "struct":
         found["fields"] = [
             {**schema_to_json(each.schema, each.default), "field": each.name}
@@ -162,11 +162,6 @@ def _fields(found: Mapping[str, JsonValue], depth: int) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-def _part(schema: Schema | None) -> Schema:
-    # Ours have no keys for maps of text, and no items where everything is allowed.
-    return Schema("string") if schema is None else schema
-
-
 # ------------------------------------------------------------------------------ logical values
 
 
@@ -246,7 +241,12 @@ def _decimal(schema: Schema, value: object) -> Decimal:
     raise _mismatch(schema, value)
 
 
-def _whole_days(_schema: Schema, value: object) -> int:
+def whole_days(value: object) -> int:
+    """Return the days of a date since 1970.
+
+    Raises:
+        BadRecord: it is no date, or has a time of day.
+    """
     days, rest = divmod(moment_ms(value), DAY_MS)
     if rest:
         raise BadRecord(
@@ -255,7 +255,12 @@ def _whole_days(_schema: Schema, value: object) -> int:
     return days
 
 
-def _time_ms(_schema: Schema, value: object) -> int:
+def day_ms(value: object) -> int:
+    """Return the milliseconds of a time of day.
+
+    Raises:
+        BadRecord: it is none.
+    """
     ms = moment_ms(value)
     if not 0 <= ms < DAY_MS:
         raise BadRecord("Kafka Connect Time type must have a time of day, without a date")
@@ -286,8 +291,8 @@ _TO_BASE: Final[Mapping[str, Callable[[Schema, object], object]]] = {
     "Decimal": lambda schema, value: (
         _decimal_text(schema, value) if schema.kind == "string" else unscaled_bytes(schema, value)
     ),
-    "Date": _whole_days,
-    "Time": _time_ms,
+    "Date": lambda _schema, value: whole_days(value),
+    "Time": lambda _schema, value: day_ms(value),
     "Timestamp": lambda _schema, value: moment_ms(value),
     "uuid": lambda _schema, value: str(value),
     "json": _json_text,

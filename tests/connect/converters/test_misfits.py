@@ -104,7 +104,7 @@ def is_value(  # noqa: C901, PLR0911, PLR0912 - a case for each type
             return isinstance(value, bytes | bytearray | memoryview)
         case Schema(kind=kind) if kind in FLOATS:
             # Whole numbers above 2**24 are rounded, as everywhere.
-            return isinstance(value, float) or (is_number and abs(value) < 2**16) or None
+            return isinstance(value, float) or (is_number and (abs(value) < 2**16 or None))
     return _is_whole(value, BITS[schema.kind])
 
 

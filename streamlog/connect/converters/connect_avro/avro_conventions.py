@@ -125,8 +125,3 @@ def member_name(schema: Schema, form: AvroForm) -> str:
             return scrub_full(name) if form.scrubs_names else name
         return name.rpartition(".")[2]
     return AVRO_KINDS[schema.kind]
-
-
-def part_of(schema: Schema | None) -> Schema:
-    """Return the schema of keys or items; rows of ours have none for maps of text."""
-    return Schema("string") if schema is None else schema

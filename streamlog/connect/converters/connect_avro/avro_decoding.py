@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Final
 
 from streamlog.connect.connector_errors import BadRecord
-from streamlog.connect.converters.connect_avro.avro_conventions import is_union, part_of
+from streamlog.connect.converters.connect_avro.avro_conventions import is_union
 from streamlog.connect.converters.connect_avro.schemas_from_avro import entry_of, is_null
 from streamlog.connect.converters.json_schemas import DEPTH_MAX, from_base
 from streamlog.connect.java_values import wrapped
-from streamlog.connect.row_schema import Schema
+from streamlog.connect.row_schema import Schema, part_of
 from streamlog.schemas.avro_schemas.avro_types import (
     AvroArray,
     AvroEnum,

@@ -20,14 +20,13 @@ from streamlog.connect.converters.connect_avro.avro_conventions import (
     AVRO_KINDS,
     AvroForm,
     is_union,
-    part_of,
     scrub,
 )
 from streamlog.connect.converters.connect_avro.schemas_from_avro import entry_of, is_null
 from streamlog.connect.converters.json_converter import JsonConverter
 from streamlog.connect.converters.json_schemas import to_base
 from streamlog.connect.java_values import INTEGER_BITS, kind_of
-from streamlog.connect.row_schema import Field, Kind, Schema, fields_of
+from streamlog.connect.row_schema import Field, Kind, Schema, fields_of, part_of
 from streamlog.schemas.avro_schemas.avro_types import (
     NAMED,
     NO_DEFAULT,
@@ -271,7 +270,7 @@ def _closest(schema: Schema, node: AvroUnion) -> int:
 
 def long_bytes(number: int) -> bytes:
     """Return a whole number as Avro writes it: zigzag, 7 bits in a byte, the lowest first."""
-    left = (number << 1) ^ (number >> 63)
+    left = (number << 1) ^ -(number < 0)
     if left <= _LAST_SEVEN:
         return bytes((left,))
     found = bytearray()
@@ -349,9 +348,9 @@ def fixed_writer(node: AvroFixed, *, is_number: bool) -> WriteAvro:
 
     def write(out: bytearray, value: object) -> None:
         found = bytes_of(value)
-        if is_number and len(found) < node.size:
+        if is_number:
             # The digits of a decimal keep their value with the sign in front.
-            found = (b"\xff" if found[:1] >= b"\x80" else b"\0") * (node.size - len(found)) + found
+            found = found.rjust(node.size, b"\xff" if found >= b"\x80" else b"\0")
         if len(found) != node.size:
             raise BadRecord(f"{node.name} has {node.size} bytes, not {len(found)}")
         out += found

@@ -27,10 +27,9 @@ from streamlog.connect.converters.connect_avro.avro_conventions import (
     UNION,
     AvroForm,
     member_name,
-    part_of,
 )
 from streamlog.connect.converters.json_schemas import with_name
-from streamlog.connect.row_schema import Field, Kind, Schema
+from streamlog.connect.row_schema import Field, Kind, Schema, part_of
 from streamlog.replace import replace
 from streamlog.schemas.avro_schemas.avro_types import (
     NAMED,

@@ -31,16 +31,16 @@ from streamlog.connect.converters.connect_avro.avro_conventions import (
     is_fixed,
     is_text_map,
     is_union,
-    part_of,
     scrub,
     scrub_full,
 )
 from streamlog.connect.converters.json_schemas import (
     is_connect_logical,
     name_and_version,
+    scale_of,
     schema_to_json,
 )
-from streamlog.connect.row_schema import Field, Schema
+from streamlog.connect.row_schema import Field, Schema, part_of
 from streamlog.replace import replace
 from streamlog.serdes.erased_types import JsonValue
 
@@ -140,7 +140,7 @@ class _Writing:
         elif kind == "enum":
             node |= _enum(schema, name)
         else:
-            node["size"] = int(schema.parameter(FIXED_SIZE) or 0)
+            node["size"] = _number(schema, FIXED_SIZE, "")
         return node | self._properties(schema, default)
 
     def _define(self, key: bytes, full: str | None) -> tuple[str, str]:
@@ -192,8 +192,8 @@ class _Writing:
         is_logical = is_connect_logical(schema)
         found: AvroNode = {}
         if is_logical and schema.logical == "Decimal":
-            found["scale"] = int(schema.parameter("scale") or 0)
-            found["precision"] = int(schema.parameter(PRECISION) or PRECISION_DEFAULT)
+            found["scale"] = scale_of(schema)
+            found["precision"] = _number(schema, PRECISION, str(PRECISION_DEFAULT))
         if self._form.has_meta_data:
             # What Avro does not have itself goes into properties, which its readers pass over.
             kept = {key: text for key, text in schema.parameters if key != FIELD_DEFAULT}
@@ -213,6 +213,13 @@ class _Writing:
             found["logicalType"] = _AVRO_LOGICAL[schema.logical or ""]
         found |= {key: text for key, text in schema.parameters if key.startswith("avro")}
         return found
+
+
+def _number(schema: Schema, name: str, default: str) -> int:
+    text = schema.parameter(name) or default
+    if not text.isdecimal():
+        raise BadRecord(f"the parameter {name} is a number, not {text[:40]!r}")
+    return int(text)
 
 
 def _namespace(own: str, space: str | None) -> AvroNode:

@@ -24,7 +24,6 @@ from streamlog.connect.converters.connect_json_schema.schemas_as_json import (
     has_text_keys,
     is_one_of,
     json_schema_from,
-    part_or_text,
     schema_from_json_schema,
 )
 from streamlog.connect.converters.json_converter import (
@@ -38,7 +37,7 @@ from streamlog.connect.converters.registry_converter import (
     WriteRow,
 )
 from streamlog.connect.java_values import INTEGER_BITS
-from streamlog.connect.row_schema import Field, Schema, fields_of
+from streamlog.connect.row_schema import Field, Schema, fields_of, part_of
 from streamlog.errors import InvalidSchema
 from streamlog.schemas import JsonSchema, SchemaType, parse_schema
 from streamlog.schemas import Schema as RegistrySchema
@@ -152,13 +151,13 @@ class _JsonRows:
             return self._write_map(schema, value)
         if not isinstance(value, list | tuple):
             raise _no("array", value)
-        items = part_or_text(schema.items)
+        items = part_of(schema.items)
         return [self.write(items, each) for each in value]
 
     def _write_map(self, schema: Schema, value: object) -> object:
         if not isinstance(value, Mapping):
             raise _no("map", value)
-        keys, items = part_or_text(schema.keys), part_or_text(schema.items)
+        keys, items = part_of(schema.keys), part_of(schema.items)
         if not has_text_keys(schema):
             return [
                 {_KEY: self.write(keys, key), _VALUE: self.write(items, each)}
@@ -213,11 +212,11 @@ class _JsonRows:
             return self._read_map(schema, value)
         if not isinstance(value, list):
             raise _no("array", value)
-        items = part_or_text(schema.items)
+        items = part_of(schema.items)
         return [self.read(items, each) for each in value]
 
     def _read_map(self, schema: Schema, value: JsonValue) -> object:
-        items = part_or_text(schema.items)
+        items = part_of(schema.items)
         if has_text_keys(schema):
             if not isinstance(value, dict):
                 raise _no("map", value)
@@ -230,10 +229,10 @@ class _JsonRows:
         if not isinstance(value, dict) or value.keys() != {_KEY, _VALUE}:
             raise BadRecord(f"{str(value)[:40]!r} is no entry of a map, with key and value")
         # Java's maps take any key; Python's take what has a hash.
-        key = self.read(part_or_text(schema.keys), value[_KEY])
+        key = self.read(part_of(schema.keys), value[_KEY])
         if isinstance(key, dict | list):
             raise BadRecord("keys of maps that are arrays, maps or structs are not supported")
-        return key, self.read(part_or_text(schema.items), value[_VALUE])
+        return key, self.read(part_of(schema.items), value[_VALUE])
 
     def _read_struct(self, schema: Schema, value: JsonValue) -> object:
         if not isinstance(value, dict):
@@ -257,10 +256,13 @@ class _JsonRows:
 
     def _read_one_of(self, schema: Schema, value: JsonValue) -> object:
         found: dict[str, object] = dict.fromkeys(each.name for each in schema.fields)
-        # The first one of those that fit equally well.
-        best = max(schema.fields, key=lambda each: _fit(each.schema, value), default=None)
-        if best is None or _fit(best.schema, value) < 0:
+        fits = [
+            (fit, each) for each in schema.fields if (fit := _fit(each.schema, value)) is not None
+        ]
+        if not fits:
             raise _no("value of one of several types", value)
+        # The first one of those that fit equally well.
+        _, best = max(fits, key=lambda pair: pair[0])
         found[best.name] = self.read(best.schema, value)
         return found
 
@@ -283,12 +285,12 @@ def _is_null_symbol(schema: Schema | None, value: object) -> bool:
     )
 
 
-def _fit(schema: Schema, value: JsonValue | Decimal) -> int:
-    """Return how well JSON fits one of several types: `_WHOLLY`, by its properties, or -1."""
+def _fit(schema: Schema, value: JsonValue | Decimal) -> int | None:
+    """Return how well JSON fits one of several types: `_WHOLLY`, by its properties, or None."""
     is_whole = isinstance(value, int) and not isinstance(value, bool)
     if schema.kind == "struct":
         own = {each.name for each in schema.fields}
-        return len(own & value.keys()) if isinstance(value, dict) else -1
+        return len(own & value.keys()) if isinstance(value, dict) else None
     if schema.kind == "bytes" and isinstance(value, str):
         # Base64 is a text as well, and rather that.
         return 0
@@ -301,7 +303,7 @@ def _fit(schema: Schema, value: JsonValue | Decimal) -> int:
         "array": isinstance(value, list),
         "map": isinstance(value, dict if has_text_keys(schema) else list),
     }
-    return _WHOLLY if fits.get(schema.kind, is_whole) else -1
+    return _WHOLLY if fits.get(schema.kind, is_whole) else None
 
 
 def _no(kind: str, value: object) -> BadRecord:

@@ -16,7 +16,7 @@ from typing import Final
 
 from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.converters.json_schemas import name_and_version, with_name
-from streamlog.connect.row_schema import Field, Kind, Schema
+from streamlog.connect.row_schema import Field, Kind, Schema, part_of
 from streamlog.replace import replace
 from streamlog.schemas.json_schema.json_types import (
     Criterion,
@@ -80,11 +80,6 @@ def has_text_keys(schema: Schema) -> bool:
     return schema.keys is None or (schema.keys.kind == "string" and not schema.keys.optional)
 
 
-def part_or_text(schema: Schema | None) -> Schema:
-    """Return the schema of keys or items; rows of ours have none for maps of text."""
-    return Schema("string") if schema is None else schema
-
-
 # ------------------------------------------------------------------------------ to JSON Schema
 
 
@@ -118,7 +113,7 @@ def _base(schema: Schema, form: JsonSchemaForm) -> JsonObject:
     if schema.kind == "struct":
         return _object(schema, form)
     if schema.kind == "array":
-        return {"type": "array", "items": _node(part_or_text(schema.items), form, None, None)}
+        return {"type": "array", "items": _node(part_of(schema.items), form, None, None)}
     if schema.kind == "map":
         return _map(schema, form)
     if schema.parameter(ENUM) is not None and schema.kind == "string":
@@ -143,7 +138,7 @@ def _object(schema: Schema, form: JsonSchemaForm) -> JsonObject:
 
 
 def _map(schema: Schema, form: JsonSchemaForm) -> JsonObject:
-    keys, items = part_or_text(schema.keys), part_or_text(schema.items)
+    keys, items = part_of(schema.keys), part_of(schema.items)
     if has_text_keys(schema):
         inner = _node(items, form, None, None)
         return {"type": "object", TYPE: "map", "additionalProperties": inner}

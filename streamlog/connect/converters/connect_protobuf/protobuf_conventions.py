@@ -55,27 +55,27 @@ WRAPPED: Final[Mapping[str, Kind]] = {
 """The kind of the value in each wrapper."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProtobufForm:
     """How schemas and rows are written and read, by the settings of the converter."""
 
-    is_enhanced: bool = False
+    is_enhanced: bool
     """Whether schemas have full names (`enhanced.protobuf.schema.support`)."""
-    has_index: bool = True
+    has_index: bool
     """Whether the field of a oneof ends in its number (`generate.index.for.unions`)."""
-    is_flat: bool = False
+    is_flat: bool
     """Whether the fields of a oneof are those of the struct itself (`flatten.unions`)."""
-    has_int_enums: bool = False
+    has_int_enums: bool
     """Whether enums are read as numbers (`int.for.enums`)."""
-    uses_optional: bool = False
+    uses_optional: bool
     """Whether `optional` says that a field may be null (`optional.for.nullables`)."""
-    has_proto2_optional: bool = True
+    has_proto2_optional: bool
     """Whether a field of proto2 that is absent is null (`optional.for.proto2`)."""
-    uses_wrappers: bool = False
+    uses_wrappers: bool
     """Whether wrappers are numbers and texts that may be null (`wrapper.for.nullables`)."""
-    unwraps_root: bool = True
+    unwraps_root: bool
     """Whether a wrapper alone is its value (`wrapper.for.raw.primitives`)."""
-    scrubs_names: bool = False
+    scrubs_names: bool
     """Whether names become such as Protobuf allows (`scrub.invalid.names`)."""
 
     def named(self, name: str) -> str:

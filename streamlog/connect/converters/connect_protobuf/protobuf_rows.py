@@ -33,9 +33,17 @@ from streamlog.connect.converters.connect_protobuf.schemas_from_protobuf import 
     scalar_name,
 )
 from streamlog.connect.converters.json_converter import JsonConverter
-from streamlog.connect.converters.json_schemas import to_base
-from streamlog.connect.java_values import INTEGER_BITS, moment_of, signed_bytes, time_of, wrapped
-from streamlog.connect.row_schema import Field, Kind, Schema, fields_of
+from streamlog.connect.converters.json_schemas import day_ms, to_base, whole_days
+from streamlog.connect.java_values import (
+    DAY_MS,
+    INTEGER_BITS,
+    moment_ms,
+    moment_of,
+    signed_bytes,
+    time_of,
+    wrapped,
+)
+from streamlog.connect.row_schema import Field, Kind, Schema, fields_of, part_of
 from streamlog.serdes.derived.protobuf_values import Message
 from streamlog.serdes.erased_types import UserValue
 from streamlog.serdes.registered.message_dicts import is_map
@@ -158,13 +166,11 @@ def _message_writer(schema: Schema, field: Descriptor, form: ProtobufForm) -> Wr
     if logical is not None:
         if message_of(schema) != message.full_name:
             raise BadRecord(f"{field.full_name} holds a {logical}, not {schema.kind}")
-        return partial(_PUTTERS[logical], schema)
+        return _PUTTERS[logical]
     if message.full_name in WRAPPED and schema.kind != "struct":
         convert = _scalar_writer(schema, message.fields_by_name["value"])
 
         def put(into: Message, value: object) -> None:
-            # A wrapper of the default has no bytes, and is still there.
-            into.SetInParent()
             into.value = convert(value)
 
         return put
@@ -174,7 +180,7 @@ def _message_writer(schema: Schema, field: Descriptor, form: ProtobufForm) -> Wr
 def _list_writer(schema: Schema, field: Descriptor, form: ProtobufForm) -> Write:
     if schema.kind != "array":
         raise BadRecord(f"{field.full_name} holds lists, not {schema.kind}")
-    name, items = field.name, schema.items or Schema("string")
+    name, items = field.name, part_of(schema.items)
     put = _message_writer(items, field, form)
     convert = _scalar_writer(items, field) if put is None else None
 
@@ -198,8 +204,8 @@ def _map_writer(schema: Schema, field: Descriptor, form: ProtobufForm) -> Write:
         raise BadRecord(f"{field.full_name} holds maps, not {schema.kind}")
     name = field.name
     key, item = (field.message_type.fields_by_name[each] for each in ("key", "value"))
-    convert_key = _scalar_writer(schema.keys or Schema("string"), key)
-    items = schema.items or Schema("string")
+    convert_key = _scalar_writer(part_of(schema.keys), key)
+    items = part_of(schema.items)
     put = _message_writer(items, item, form)
     convert = _scalar_writer(items, item) if put is None else None
 
@@ -226,7 +232,7 @@ def _scalar_writer(schema: Schema, field: Descriptor) -> Convert:
         return partial(_enum_number, field.enum_type, schema)
     word, kind = scalar_name(field), schema.kind
     is_unsigned = word in _UNSIGNED
-    expected = _TYPES.get(word, ())
+    expected = _TYPES[word]
 
     def convert(value: object) -> object:
         base = to_base(schema, value)
@@ -234,7 +240,7 @@ def _scalar_writer(schema: Schema, field: Descriptor) -> Convert:
             base = bytes(base)
         if not isinstance(base, expected) or (isinstance(base, bool) and word != "bool"):
             raise _no(kind, value)
-        if isinstance(base, bool) or not isinstance(base, int):
+        if not isinstance(base, int):
             return base
         if kind in INTEGER_BITS and wrapped(base, kind) != base:
             raise _no(kind, value)
@@ -270,7 +276,7 @@ def _enum_number(enum: Descriptor, schema: Schema, value: object) -> int:
     return value
 
 
-def _put_decimal(_schema: Schema, into: Message, value: object) -> None:
+def _put_decimal(into: Message, value: object) -> None:
     if not isinstance(value, Decimal) or not value.is_finite():
         raise _no("Decimal", value)
     _, digits, exponent = value.as_tuple()
@@ -281,34 +287,24 @@ def _put_decimal(_schema: Schema, into: Message, value: object) -> None:
     into.precision, into.scale = len(digits), scale
 
 
-def _put_date(schema: Schema, into: Message, value: object) -> None:
-    day = moment_of(_base(schema, value) * 86_400_000)
+def _put_date(into: Message, value: object) -> None:
+    day = moment_of(whole_days(value) * DAY_MS)
     into.year, into.month, into.day = day.year, day.month, day.day
 
 
-def _put_time(schema: Schema, into: Message, value: object) -> None:
-    ms = _base(schema, value)
+def _put_time(into: Message, value: object) -> None:
+    ms = day_ms(value)
     found = time_of(ms)
-    # Midnight has no bytes, and is still there.
-    into.SetInParent()
     into.hours, into.minutes, into.seconds = found.hour, found.minute, found.second
     into.nanos = ms % 1000 * _MS
 
 
-def _put_timestamp(schema: Schema, into: Message, value: object) -> None:
-    ms = _base(schema, value)
-    into.SetInParent()
+def _put_timestamp(into: Message, value: object) -> None:
+    ms = moment_ms(value)
     into.seconds, into.nanos = ms // 1000, ms % 1000 * _MS
 
 
-def _base(schema: Schema, value: object) -> int:
-    base = to_base(schema, value)
-    if not isinstance(base, int):
-        raise _no(str(schema.logical), value)
-    return base
-
-
-_PUTTERS: Final[Mapping[str, Callable[[Schema, Message, object], None]]] = {
+_PUTTERS: Final[Mapping[str, Write]] = {
     "Decimal": _put_decimal,
     "Date": _put_date,
     "Time": _put_time,
@@ -367,11 +363,11 @@ def _field_reader(schema: Schema, field: Descriptor, form: ProtobufForm) -> Read
     name = field.name
     if is_map(field):
         parts = field.message_type.fields_by_name
-        key = _value_reader(schema.keys or Schema("string"), parts["key"], form)
-        item = _value_reader(schema.items or Schema("string"), parts["value"], form)
+        key = _value_reader(part_of(schema.keys), parts["key"], form)
+        item = _value_reader(part_of(schema.items), parts["value"], form)
         return lambda found: {key(each): item(part) for each, part in getattr(found, name).items()}
     if field.is_repeated:
-        item = _value_reader(schema.items or Schema("string"), field, form)
+        item = _value_reader(part_of(schema.items), field, form)
         return lambda found: [item(each) for each in getattr(found, name)]
     read = _value_reader(schema, field, form)
     if field.message_type is not None or is_member(field) or is_marked(field, form):

@@ -11,7 +11,6 @@ from functools import cache
 from typing import Final
 
 from streamlog.connect.connector_errors import BadRecord
-from streamlog.connect.converters.connect_avro.avro_conventions import part_of
 from streamlog.connect.converters.connect_protobuf.protobuf_conventions import (
     CONNECT_TYPE,
     ENUM,
@@ -62,9 +61,7 @@ Notes = Mapping[str, Mapping[str, str]]
 
 def scalar_name(field: Descriptor) -> str:
     """Return the word of a scalar field's type in `.proto` text, such as sint32."""
-    return next(
-        (each for each in _KINDS if field.type == getattr(field, f"TYPE_{each.upper()}")), ""
-    )
+    return next(each for each in _KINDS if field.type == getattr(field, f"TYPE_{each.upper()}"))
 
 
 class ProtobufReading:
@@ -127,14 +124,12 @@ class ProtobufReading:
             parts = field.message_type.fields_by_name
             keys, items = (self._field(parts[each]) for each in ("key", "value"))
             name = map_name(self._name(field.message_type))
-            return Schema("map", optional=True, keys=part_of(keys), items=items, name=name)
+            return Schema("map", optional=True, keys=keys, items=items, name=name)
         if field.message_type is not None:
             return replace(self._message(field), optional=True)
         if field.enum_type is not None:
             return self._enum(field.enum_type)
         scalar = scalar_name(field)
-        if not scalar:
-            raise BadRecord(f"Connect has no schema for the group {field.name} of Protobuf")
         own = _SHORT.get(self._noted(field).get(CONNECT_TYPE, ""))
         if own is not None and _KINDS[scalar] == "int32":
             return Schema(own)

@@ -26,7 +26,7 @@ from streamlog.connect.converters.connect_protobuf.protobuf_conventions import (
     is_oneof,
     message_of,
 )
-from streamlog.connect.row_schema import Field, Kind, Schema
+from streamlog.connect.row_schema import Field, Kind, Schema, part_of
 from streamlog.errors import InvalidSchema
 from streamlog.replace import replace
 from streamlog.schemas import Schema as RegistrySchema
@@ -170,7 +170,7 @@ class _Message:
             return [self._line(given, numbers, is_member=False)]
         if not given.schema.fields:
             raise BadRecord("a oneof has no fields")
-        name = self.file.short_name((given.schema.name or "").removeprefix(ONEOF))
+        name = self.file.short_name(str(given.schema.name).removeprefix(ONEOF))
         members = [self._line(each, numbers, is_member=True) for each in given.schema.fields]
         return [f"oneof {name} {{", *members, "}"]
 
@@ -186,7 +186,7 @@ class _Message:
             return f"{self._map(name, schema)} {name} = {number};"
         label = ""
         if schema.kind == "array":
-            label, schema = "repeated ", _part(schema.items)
+            label, schema = "repeated ", part_of(schema.items)
         elif form.uses_optional and schema.optional and not is_member:
             label = "optional "
         kind = self._type(name, schema)
@@ -195,7 +195,7 @@ class _Message:
     def _map(self, name: str, schema: Schema) -> str:
         # Kafka Connect counts the name of each map that has none, so those of structs follow.
         self.file.name_of(schema.name)
-        keys, items = replace(_part(schema.keys), optional=False), _part(schema.items)
+        keys, items = replace(part_of(schema.keys), optional=False), part_of(schema.items)
         return f"map<{self._type(name, keys)}, {self._type(name, items)}>"
 
     def _type(self, name: str, schema: Schema) -> str:
@@ -282,10 +282,6 @@ def _numbers(schema: Schema) -> Iterator[int]:
         number += 1
         if number not in used:
             yield number
-
-
-def _part(schema: Schema | None) -> Schema:
-    return Schema("string") if schema is None else schema
 
 
 def _whole(text: str, name: str) -> int:

@@ -345,6 +345,9 @@ def test_without_settings_a_converter_does_what_confluents_does() -> None:
         assert json.loads(form.described(HUE)[0].text)["type"] == "string"
         with pytest.raises(BadRecord, match="is not a name"):
             form.described(Schema("struct", name="a-b"))
+    row = Schema("struct", name="R", fields=(Field("a", Schema("int32", optional=True), 5),))
+    found = RegisteredSchema(1, None, plain.described(row)[0])
+    assert plain.writer(row, found)({"a": None}) == b"\0\x0a"
     allowing = AvroConverter(schema_registry_url="http://none", allow_optional_map_keys=True)
     described, _ = allowing.format().described(entries)
     assert json.loads(described.text)["type"] == "map"
@@ -379,3 +382,39 @@ def test_a_schema_of_another_format_is_refused() -> None:
     found = RegisteredSchema(1, None, RegistrySchema(SchemaType.JSON, '{"type": "string"}'))
     with pytest.raises(BadRecord, match="AvroConverter reads Avro alone"):
         AvroFormat(AvroForm()).reader(found)
+
+
+def test_an_entry_of_a_map_is_defined_once() -> None:
+    entries = Schema("map", keys=Schema("int32"), items=Schema("int32"))
+    for name, full in ((None, "io.confluent.connect.avro.MapEntry"), ("shop.E", "shop.E")):
+        named = replace(entries, name=name)
+        fields = (Field("a", named), Field("b", named))
+        found = node(Schema("struct", name="R", fields=fields))["fields"][1]["type"]
+        assert (found["items"], found["type"]) == (full, "array")
+        other = Field("b", replace(named, items=Schema("string")))
+        with pytest.raises(BadRecord, match=f"two different schemas have the name {full}"):
+            node(Schema("struct", name="R", fields=(fields[0], other)))
+
+
+def test_an_enum_keeps_its_default() -> None:
+    enum = {"type": "enum", "name": "Hue", "symbols": ["RED", "BLUE"], "default": "BLUE"}
+    schema = connect(enum)
+    assert schema is not None
+    assert schema.parameter("io.confluent.connect.avro.enum.default.Hue") == "BLUE"
+    again = node(schema, is_enhanced=True)
+    assert {key: again[key] for key in enum} == enum
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (Schema("bytes", name="F", parameters=(("connect.fixed.size", "x"),)), "size is a number"),
+        (Schema("bytes", name="F", parameters=(("connect.fixed.size", ""),)), "size is a number"),
+        (Schema("bytes", logical="Decimal"), "scale parameter not found"),
+        (replace(DECIMAL, parameters=(("scale", "1"), ("connect.decimal.precision", "-1"))),
+         "precision is a number, not '-1'"),
+    ],
+)  # fmt: skip
+def test_parameters_that_are_no_numbers_are_refused(schema: Schema, why: str) -> None:
+    with pytest.raises(BadRecord, match=why):
+        node(schema)

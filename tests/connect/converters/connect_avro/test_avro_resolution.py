@@ -122,7 +122,7 @@ def test_a_field_that_rows_lack_has_its_default(kind: object, default: object) -
     ("kind", "default"),
     [
         ("null", 1), ("int", "x"), ("int", 1.5), ("boolean", 1), ("string", None), ("bytes", 5),
-        (ENUM, "C"), (FIXED, "abc"), ({"type": "array", "items": "int"}, {}),
+        (ENUM, "C"), (FIXED, "abc"), (FIXED, "a"), ({"type": "array", "items": "int"}, {}),
         ({"type": "map", "values": "int"}, []), ({"type": "array", "items": "int"}, ["x"]),
         (RECORD, {"b": "y"}), (RECORD, 5), (RECORD, {"a": None}), (["null", "int"], "x"),
     ],
@@ -345,3 +345,9 @@ def test_defaults_of_logical_types_are_written_as_their_base() -> None:
     found = RegisteredSchema(1, None, described)
     assert AVRO.writer(schema, found)({}) == b"\6" + b"\0\1"
     assert AVRO.writer(schema, found)({"day": None, "n": 1}) == b"\6" + b"\0\2"
+
+
+def test_a_default_without_a_field_that_is_needed_says_so() -> None:
+    field = {"name": "f", "type": RECORD, "default": {"b": "y"}}
+    with pytest.raises(BadRecord, match="the default of In lacks the field a"):
+        AVRO.writer(ROWLESS, registered({"type": "record", "name": "R", "fields": [field]}))

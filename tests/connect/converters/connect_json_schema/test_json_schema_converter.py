@@ -324,3 +324,60 @@ def test_json_that_is_no_map_is_a_bad_record(node: object, data: bytes, why: str
 def test_entries_have_a_key_and_a_value() -> None:
     assert read(ENTRIES, b'[{"value":[7],"key":1}]').value == {1: [7]}
     assert read(TEXT_KEYS, b'{"a":1}').value == {"a": 1}
+
+
+DATA = "org.apache.kafka.connect.data."
+NUMBER = {
+    "type": "number", "connect.type": "bytes", "title": f"{DATA}Decimal", "connect.version": 1,
+    "connect.parameters": {"scale": "1"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "text", "index", "value"),
+    [
+        ([{"type": "number"}, {"type": "integer"}], b"5", 0, 5.0),
+        ([{"type": "boolean"}, {"type": "number"}], b"5", 1, 5.0),
+        ([{"type": "string"}, {"type": "number", "connect.type": "float32"}], b"0.5", 1, 0.5),
+        ([{"type": "string"}, NUMBER], b"0.5", 1, Decimal("0.5")),
+        ([{"type": "string"}, NUMBER], b"5", 1, Decimal(5)),
+        ([{"type": "string", "connect.type": "bytes"}, {"type": "string"}], b'"YQ=="', 1, "YQ=="),
+        ([{"type": "string", "connect.type": "bytes"}, {"type": "integer"}], b"5", 1, 5),
+        ([ENTRIES, {"type": "array", "items": {"type": "integer"}}], b"[]", 0, {}),
+        ([TEXT_KEYS, ENTRIES], b"[]", 1, {}), ([ENTRIES, TEXT_KEYS], b'{"a":1}', 1, {"a": 1}),
+        ([{"type": "integer"}, {"type": "boolean"}], b"true", 1, True),
+    ],
+)  # fmt: skip
+def test_the_type_of_json_names_its_member(
+    kinds: list[Any], text: bytes, index: int, value: object
+) -> None:
+    found = read({"oneOf": kinds}, text)
+    assert not found.schema.optional
+    want: dict[str, object] = {f"{ONE_OF}.field.{each}": None for each in range(len(kinds))}
+    assert found.value == {**want, f"{ONE_OF}.field.{index}": value}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "text"),
+    [
+        ([{"type": "string", "connect.type": "bytes"}, {"type": "boolean"}], b"5"),
+        ([{"type": "object"}, {"type": "boolean"}], b"[]"),
+        ([{"type": "integer"}, {"type": "string"}], b"true"),
+        ([NUMBER, {"type": "integer"}], b'{"a":1}'),
+    ],
+)  # fmt: skip
+def test_json_of_none_of_the_types_is_refused(kinds: list[Any], text: bytes) -> None:
+    with pytest.raises(BadRecord, match="no value of one of several types"):
+        read({"oneOf": kinds}, text)
+
+
+def test_a_null_that_an_enum_lists_is_one_of_its_symbols() -> None:
+    node = {"type": "object", "properties": {"e": {"enum": ["A", None]}, "s": {"type": "string"}}}
+    for data, value in ((b'{"e":null,"s":"x"}', None), (b'{"e":"A","s":"x"}', "A")):
+        found = read(node, data)
+        assert found.value == {"e": value, "s": "x"}
+        again, written_data = written(found.schema, found.value)
+        assert written_data == data
+        assert read(again, written_data) == found
+    with pytest.raises(BadRecord, match="field s: "):
+        read(node, b'{"e":null,"s":null}')

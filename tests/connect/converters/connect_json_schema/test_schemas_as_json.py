@@ -173,3 +173,83 @@ def test_all_of_several_objects_have_the_fields_of_all() -> None:
 def test_what_connect_has_no_schema_for_is_a_bad_record(node: Any, why: str) -> None:
     with pytest.raises(BadRecord, match=why):
         connect(node)
+
+
+def test_members_of_one_of_several_types_may_be_null_in_connect_and_not_in_json() -> None:
+    one_of = "io.confluent.connect.json.OneOf"
+    kinds = [{"type": "string"}, {"type": "boolean"}]
+    for written in ({"oneOf": kinds}, {"oneOf": [{"type": "null"}, *kinds]}):
+        schema = connect(written)
+        assert schema.name == one_of
+        assert schema.optional == (len(written["oneOf"]) == 3)
+        assert [each.name for each in schema.fields] == [f"{one_of}.field.0", f"{one_of}.field.1"]
+        assert all(each.schema.optional for each in schema.fields)
+        again = json_schema_from(schema, JsonSchemaForm())
+        plain = [{key: each[key] for key in ("type",)} for each in again["oneOf"]]  # type: ignore[union-attr,index,call-overload]
+        assert plain == written["oneOf"]
+
+
+def test_a_definition_may_be_used_twice() -> None:
+    part = {"$ref": "#/definitions/part"}
+    schema = connect(
+        {
+            "type": "object", "properties": {"a": part, "b": part},
+            "definitions": {"part": {"type": "object", "properties": {"x": {"type": "string"}}}},
+        }
+    )  # fmt: skip
+    inner = Schema("struct", fields=(Field("x", Schema("string")),))
+    assert schema.fields == (Field("a", inner), Field("b", inner))
+
+
+def test_what_several_objects_require_is_required() -> None:
+    inner = {"type": "object", "required": ["b"], "properties": {"b": {"type": "string"}}}
+    written = {
+        "allOf": [
+            {"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}}},
+            {"allOf": [inner]},
+            {"type": "object", "properties": {"c": {"type": "string"}}}, {"$ref": "#"},
+        ]
+    }  # fmt: skip
+    schema = connect(written, is_optional_unless_required=True)
+    assert [(each.name, each.schema.optional) for each in schema.fields] == [
+        ("a", False), ("b", False), ("c", True),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parts", "schema"),
+    [
+        ([{"type": "string"}, {"minLength": 3}], Schema("string")),
+        ([{"type": "number"}, {"enum": [1, 2]}], Schema("float64")),
+        ([{"type": "boolean"}, {"const": True}], Schema("boolean")),
+        ([{"const": [1]}, {"type": "array", "items": {"type": "string"}}],
+         Schema("array", items=Schema("string"))),
+    ],
+)  # fmt: skip
+def test_all_of_several_types_are_the_one_that_says_most(parts: list[Any], schema: Schema) -> None:
+    assert connect({"allOf": parts}) == schema
+    with pytest.raises(BadRecord, match="no schema for the allOf"):
+        connect({"allOf": [{"const": 1}]})
+
+
+@pytest.mark.parametrize(("version", "kept"), [(3, 3), (True, None), ("3", None), (2.5, None)])
+def test_a_version_is_a_number(version: object, kept: int | None) -> None:
+    assert connect({"type": "string", "connect.version": version}).version == kept
+
+
+def test_entries_of_a_map_have_no_default() -> None:
+    entry = {"key": {"type": "integer"}, "value": {"type": "string"}}
+    items = {"type": "object", "properties": entry}
+    properties = {
+        "entries": {"type": "array", "connect.type": "map", "items": items, "default": []},
+        "texts": {
+            "type": "object", "connect.type": "map", "default": {"a": "x"},
+            "additionalProperties": {"type": "string"},
+        },
+        "list": {"type": "array", "items": {"type": "string"}, "default": ["a"]},
+    }  # fmt: skip
+    schema = connect({"type": "object", "properties": properties})
+    assert [each.default for each in schema.fields] == [None, {"a": "x"}, ["a"]]
+    again: Any = json_schema_from(schema, JsonSchemaForm())
+    defaults = [each.get("default") for each in again["properties"].values()]
+    assert defaults == [None, {"a": "x"}, ["a"]]
