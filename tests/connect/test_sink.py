@@ -100,6 +100,8 @@ def test_columns_of_a_batch_are_those_of_its_records() -> None:
         list[Record[Any, Any]](),
     ):
         for batch in either_way(given):
+            assert [*batch.keys] == [each.key for each in given]
+            assert [*batch.values] == [each.value for each in given]
             assert [*batch.topics] == [each.topic for each in given]
             assert [*batch.headers] == [each.headers for each in given]
             assert [*batch.offsets] == [each.offset for each in given]

@@ -196,7 +196,7 @@ def _month(text: str) -> int:
 def _zone_minutes(values: Mapping[str, str]) -> int:
     text = values.get("Z") or values.get("X") or values.get("z") or ""
     found = _ZONE.fullmatch(text.upper())
-    if found is None or found[1] is None:
+    if found is None or found[2] is None:
         return 0
     minutes = int(found[2]) * 60 + int(found[3] or 0)
     return -minutes if found[1] == "-" else minutes

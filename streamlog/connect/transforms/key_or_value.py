@@ -123,9 +123,9 @@ def _quoted(path: str, opening: int) -> tuple[str, int]:
     step, start, at = "", opening + 1, opening + 1
     while True:
         at = path.find("`", at)
-        is_escaped = at > 0 and path[at - 1] == "\\"
+        is_escaped = path[:at].endswith("\\")
         is_last = at == len(path) - 1
-        if at < 0 or (is_last and is_escaped):
+        if at == -1 or (is_last and is_escaped):
             raise BadRecord(
                 f"Incomplete backtick pair in path: [{path}], consider adding a backslash before"
                 f" backtick at position {opening} to escape it"

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog.connect import BadRecords, Batch, Schema, TopicPartition
-from streamlog.connect.arrow_columns import times_array
+from streamlog.connect.arrow_columns import plain_array, plainer, times_array
 from streamlog.connect.row_schema import Field
 from streamlog.connect.sink_rows import SinkRow, SinkRows
 from streamlog.durations import EPOCH, TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN, moment
@@ -340,3 +340,46 @@ def test_times_reach_to_the_first_and_last_moment_of_a_datetime() -> None:
     assert times_array(pa, []).type == pa.timestamp("us", tz="UTC")
     later = EPOCH + timedelta(microseconds=7)
     assert times_array(pa, [later]).to_pylist() == [later]
+
+
+PLAIN: dict[Any, tuple[list[Any], list[Any]]] = {
+    "int8": ([1, None], [Level.LOW, 128, "x", 1.5, True]),
+    "int16": ([-(2**15), None], [2**15]),
+    "int32": ([2**31 - 1, None], [2**31]),
+    "int64": ([2**63 - 1, None], [2**63, Level.LOW]),
+    "float32": ([0.5, None], [1, "x"]),
+    "float64": ([0.1, float("inf"), None], [1]),
+    "boolean": ([True, False, None], [1, "x"]),
+    "string": (["é", "", None], [Land.DE, 5, "\ud800"]),
+    "bytes": ([b"x", b"", None], [bytearray(b"x"), "x"]),
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_column_of_plain_values_is_made_of_buffers_and_any_other_is_left_to_arrow(
+    kind: Any,
+) -> None:
+    """Arrow's own conversion imports pandas, which takes longer than a million records."""
+    plain, others = PLAIN[kind]
+    schema = Schema(kind, optional=True)
+    found: Any = plain_array(pa, plain, schema)
+    assert found.equals(pa.array(plain, schema.to_arrow()))
+    assert plain_array(pa, [], schema) is not None
+    for other in others:
+        assert plain_array(pa, [*plain, other], schema) is None, other
+    assert plain_array(pa, plain, replace(schema, logical="json")) is None
+
+
+def test_only_what_arrow_does_not_take_as_it_is_is_converted() -> None:
+    for kind in ("int8", "int16", "int32", "float32", "float64", "boolean", "bytes"):
+        assert plainer(Schema(kind)) is None  # type: ignore[arg-type]
+    for schema in (
+        Schema("int32", logical="Date"),
+        Schema("int64", logical="Timestamp"),
+        Schema("bytes", logical="Decimal", parameters=(("scale", "2"),)),
+    ):
+        assert plainer(schema) is None
+    for schema in (Schema("string"), Schema("int64"), LINES, PLACE):
+        convert = plainer(schema)
+        assert convert is not None
+        assert convert(None) is None

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from streamlog.connect.schema_record import SchemaRecord
-from streamlog.connect.transforms import transform_chain
+from streamlog.connect.transforms import RecordIsTombstone, transform_chain
 from streamlog.connect.transforms.transform_chain import (
     ENTRY_POINTS,
     ChainStep,
@@ -169,3 +169,15 @@ def test_a_record_that_one_transform_leaves_out_gets_to_no_other() -> None:
     chain = TransformChain((ChainStep("drop", lambda given: None), ChainStep("see", seen.append)))
     assert chain(record(1)) is None
     assert seen == []
+
+
+def test_a_step_with_a_predicate_applies_where_it_holds() -> None:
+    def drop(_: object, /) -> None:
+        return None
+
+    chain = TransformChain((ChainStep("drop", drop, RecordIsTombstone()),))
+    assert chain(record(None)) is None
+    assert chain(record(1)) is not None
+    negated = TransformChain((ChainStep("drop", drop, RecordIsTombstone(), negate=True),))
+    assert negated(record(None)) is not None
+    assert negated(record(1)) is None

@@ -583,3 +583,32 @@ def test_a_path_leads_through_structs_with_and_without_schemas() -> None:
 def test_headers_have_to_be_as_many_as_fields() -> None:
     with pytest.raises(ValueError, match="zip"):
         HeaderFrom(fields=("a",), headers=("h", "i"), operation="copy")(of_row({"a": 1}))
+
+
+def test_a_null_with_a_schema_keeps_its_schema() -> None:
+    for transform in (ReplaceField(exclude=("a",)), Flatten(), Cast(spec=("a:int8",))):
+        made: Any = transform(of_row(None))
+        assert (made.value, made.value_schema) == (None, ROW)
+    named: Any = SetSchemaMetadata(schema_version=2)(of_row(None))
+    assert (named.value, named.value_schema) == (None, replace(ROW, version=2))
+
+
+def test_a_flat_row_has_the_fields_of_its_structs_by_their_path() -> None:
+    inner = Schema("struct", optional=True, fields=(
+        Field("b", Schema("int32"), default=5), Field("c", LIST := Schema("array", items=NUMBER)),
+    ))  # fmt: skip
+    outer = Schema("struct", name="shop.Order", fields=(
+        Field("a", inner), Field("b", Schema("int32"), default=7),
+    ))  # fmt: skip
+    flat: Any = Flatten(delimiter="_")(of_row({"a": {"b": None, "c": [1]}, "b": None}, outer))
+    assert flat.value == {"a_b": 5, "a_c": [1], "b": 7}
+    assert flat.value_schema == Schema("struct", name="shop.Order", fields=(
+        Field("a_b", replace(NUMBER, optional=True), default=5),
+        Field("a_c", replace(LIST, optional=True)),
+        Field("b", Schema("int32"), default=7),
+    ))  # fmt: skip
+    # Where there was no struct, its fields are null, whatever their defaults are.
+    gone: Any = Flatten()(of_row({"a": None, "b": 1}, outer))
+    assert gone.value == {"a.b": None, "a.c": None, "b": 1}
+    bare: Any = Flatten()(of_row({"a": {"b": {}, "c": {"d": None, "e": [1]}}, "f": True}, None))
+    assert bare.value == {"a.c.d": None, "a.c.e": [1], "f": True}
