@@ -102,7 +102,7 @@ class DateFormat:
                 parts.append(re.escape(piece.text))
                 continue
             # Numbers that stand side by side share no digit: each has as many as it has letters.
-            behind = self._pieces[number + 1 : number + 2]
+            behind = self._pieces[number + 1 :]
             is_next_number = bool(behind) and _is_number(behind[0])
             width = str(len(piece.text)) if is_next_number else "1,19"
             parts.append(f"(?P<p{number}>{_pattern_of(piece, width)})")

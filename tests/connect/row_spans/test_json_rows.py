@@ -227,3 +227,18 @@ def test_a_field_takes_values_of_exactly_the_classes_that_it_names(value: Any) -
             spans = form(module, [frozenset({kind})], (0,)).spans([(value,)])
             wanted = [encode({"id": value})] if kind is type(value) else None
             assert (spans and [*spans]) == wanted
+
+
+def test_rows_that_need_more_than_32_bits_are_left_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The compiled module has the limit as a constant of C, and nothing smaller can be put there.
+    for module in both(NAME):
+        if str(module.__file__).endswith(".py"):
+            assert module._ENDS_MAX == 2**31 - 1
+            monkeypatch.setattr(module, "_ENDS_MAX", 20)
+            assert [*form(module, [None], (0,)).spans([(1,), (2,)])] == [b'{"id":1}', b'{"id":2}']
+            assert form(module, [None], (0,)).spans([(1,), (2,), (3,)]) is None
+            copied = CopiedRows(b"1\n2\n3\n", [WHOLE_NUMBER], [read])
+            assert form(module, [None], (0,)).copied(copied) is None
+            assert form(module, [None], (0,)).copied(CopiedRows(b"1\n2\n", [WHOLE_NUMBER], [read]))

@@ -594,8 +594,9 @@ def test_a_null_with_a_schema_keeps_its_schema() -> None:
 
 
 def test_a_flat_row_has_the_fields_of_its_structs_by_their_path() -> None:
+    numbers = Schema("array", items=NUMBER)
     inner = Schema("struct", optional=True, fields=(
-        Field("b", Schema("int32"), default=5), Field("c", LIST := Schema("array", items=NUMBER)),
+        Field("b", Schema("int32"), default=5), Field("c", numbers),
     ))  # fmt: skip
     outer = Schema("struct", name="shop.Order", fields=(
         Field("a", inner), Field("b", Schema("int32"), default=7),
@@ -604,7 +605,7 @@ def test_a_flat_row_has_the_fields_of_its_structs_by_their_path() -> None:
     assert flat.value == {"a_b": 5, "a_c": [1], "b": 7}
     assert flat.value_schema == Schema("struct", name="shop.Order", fields=(
         Field("a_b", replace(NUMBER, optional=True), default=5),
-        Field("a_c", replace(LIST, optional=True)),
+        Field("a_c", replace(numbers, optional=True)),
         Field("b", Schema("int32"), default=7),
     ))  # fmt: skip
     # Where there was no struct, its fields are null, whatever their defaults are.
