@@ -56,7 +56,10 @@ class ConnectAccess(msgspec.Struct, frozen=True):
         named = {"url": given} if "://" in given else read_properties(given)
         unknown = named.keys() - {*cls.__struct_fields__}
         if unknown:
-            raise ConfigError(f"{given}: {', '.join(sorted(unknown))}: use url, user, password, ca")
+            raise ConfigError(
+                f"{given} has unknown settings: {', '.join(sorted(unknown))}; there are url, user,"
+                " password and ca"
+            )
         found = cls(**{"url": "", **named})
         parts = urlsplit(found.url)
         # A password in an address would be shown wherever the setting is.

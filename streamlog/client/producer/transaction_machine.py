@@ -218,7 +218,10 @@ class TransactionMachine:
             UsageError: the previous transaction has not ended.
         """
         if self.phase is not TransactionPhase.READY:
-            raise UsageError(f"{self} can't begin a transaction now")
+            raise UsageError(
+                f"{self} can't begin a transaction now: the one before has to end first, by a "
+                "commit or an abort"
+            )
         self.phase = TransactionPhase.OPEN
         self.is_committed, self.failure = False, None
         self.refused.clear()

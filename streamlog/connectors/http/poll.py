@@ -197,7 +197,10 @@ class Poll(Source[Any, Any], frozen=True, kw_only=True):
         next_url = None if link is None else url.join(link)
         if next_url is not None and (next_url.scheme, next_url.netloc) != (url.scheme, url.netloc):
             # The token would go there.
-            raise ConnectError(f"{url} leads to {next_url}, which is another server")
+            raise ConnectError(
+                f"{url} leads to {next_url}, which is another server: the login is for this one"
+                " alone; let the server link to its own next pages"
+            )
         etag = answer.headers.get("ETag")
         return PolledPage(
             found, etag, zlib.crc32(body), None if next_url is None else str(next_url)

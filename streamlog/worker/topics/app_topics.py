@@ -303,13 +303,18 @@ def _new(spec: TopicSpec) -> NewTopic:
 
 
 def _refuse_missing(missing: Iterable[TopicSpec], required: Collection[str]) -> None:
-    for spec in missing:
-        if spec.name in required and spec.partitions is None:
-            raise UnknownTopicOrPartition(
-                f"this app reads topic {spec.name!r}, which does not exist; create it "
-                f"(streamlog topics create {spec.name} --partitions N --log URL), or let the app "
-                "create it: app.topic(..., partitions=N)"
-            )
+    lacking = [each.name for each in missing if each.name in required and each.partitions is None]
+    if not lacking:
+        return
+    # All at once: their user would otherwise start the worker once for each.
+    names = ", ".join(map(repr, lacking))
+    is_one = len(lacking) == 1
+    what = f"topic {names}, which does not exist" if is_one else f"topics {names}: none exists"
+    it = "it" if is_one else "each"
+    raise UnknownTopicOrPartition(
+        f"this app reads {what}; create {it} (streamlog topics create {lacking[0]} --partitions N "
+        f"--log URL), or let the app create {it}: app.topic(..., partitions=N)"
+    )
 
 
 def _refuse_other_counts(wanted: Mapping[str, int], counts: Mapping[str, int]) -> None:

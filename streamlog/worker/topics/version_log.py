@@ -171,7 +171,10 @@ class Base:
             snapshot = Snapshot.open(self.hand_over.url)
             entry = snapshot.entry(int(number), int(partition))
             if entry is None or snapshot.id != self.hand_over.snapshot:
-                raise CorruptData(f"{snapshot!r} has another id, or no task {self.task}")
+                raise CorruptData(
+                    f"{self.hand_over.url} is not the snapshot {self.hand_over.snapshot} that was"
+                    f" handed over, or lacks task {self.task}"
+                )
             # The fence of the hand-over, as if it had been read from the changelog.
             rows: list[Change] = [*keep.items(), (owner_key, where.fence.to_bytes(8, "big"))]
             # The changelog is read on at the progress record, which the files do not contain.

@@ -85,6 +85,22 @@ def test_a_start_that_lacks_a_source_registers_nothing(
     assert registry.subjects == {}
 
 
+def test_all_sources_that_are_missing_are_named_at_once(tmp_path: Path) -> None:
+    app = App("shop", state_dir=str(tmp_path / "state"))
+    orders = app.topic("orders", key=str, value=str)
+    left, right = app.stream(orders), app.stream(app.topic("returns", key=str, value=str))
+    left.merge(right).to(app.topic("out", key=str, value=str))
+
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path}/log", listen=False) as log:
+            with pytest.raises(
+                UnknownTopicOrPartition, match="'orders', 'returns': none exists; create each"
+            ):
+                await prepare_log(app.program(), log, log_url="kafka://there", web=None)
+
+    asyncio.run(main())
+
+
 def texts(registry: StubRegistry, subject: str) -> list[str]:
     return [registry.schemas[each - 1]["schema"] for each in registry.subjects.get(subject, [])]
 
