@@ -61,7 +61,17 @@ def test_a_float32_has_numpys_shortest_text(value: float) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [1e-45, 3e-45, 4e-44, 1.1754942e-38, 1.17549435e-38, 8.5e-39, 16777216.0, 3.4028235e38, 9e15],
+    [
+        1e-45,
+        3e-45,
+        4e-44,
+        1.1754942e-38,
+        1.17549435e-38,
+        8.5e-39,
+        16777216.0,
+        3.4028235e38,
+        8.6288e9,
+    ],
 )
 def test_the_smallest_and_largest_float32_have_it_too(value: float) -> None:
     for near in (single(value), single(-value)):

@@ -231,7 +231,7 @@ def _decimal_text(schema: Schema, value: object) -> str:
 
 
 def _decimal(schema: Schema, value: object) -> Decimal:
-    if isinstance(value, str) and schema.kind == "string":
+    if isinstance(value, str):
         return parse_decimal(value)
     if isinstance(value, bytes):
         number = Decimal(int.from_bytes(value, "big", signed=True))

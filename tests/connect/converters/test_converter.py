@@ -355,6 +355,7 @@ def test_bytes_that_are_no_json_are_bad_records(data: bytes) -> None:
         (Schema("string", logical="Decimal"), Decimal("1E+2"), "100"),
         (Schema("int64", logical="Timestamp"), datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), 1_000),
         (Schema("int32", logical="Date"), date(1969, 12, 31), -1),
+        (Schema("string", logical="Decimal"), Decimal("-1.50"), "-1.50"),
         (Schema("int32", logical="Time"), time(0, 0, 1), 1_000),
     ],
 )  # fmt: skip
@@ -442,3 +443,10 @@ def test_what_describes_no_schema_is_refused(described: object, why: str) -> Non
 def test_a_name_like_that_of_a_logical_type_is_a_name(name: str) -> None:
     schema = schema_from_json({"type": "int32", "name": name, "version": 2})
     assert schema == Schema("int32", name=name, version=2)
+
+
+@pytest.mark.parametrize("logical", ["LocalTimestamp", "Duration"])
+def test_microseconds_may_be_given_as_a_number(logical: str) -> None:
+    written = ENVELOPED.encode(Schema("int64", logical=logical), 1_500_000)
+    assert written is not None
+    assert json.loads(written)["payload"] == 1_500_000

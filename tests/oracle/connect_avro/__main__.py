@@ -9,29 +9,26 @@ difference has one of the `REASONS`, or it is printed as unexplained; then the e
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from conformance.kafka import Unavailable, fetched
+from conformance.kafka import fetched
 from streamlog.connect.connector_settings import read_settings
 from streamlog.connect.converters import ConvertedValue
 from streamlog.connect.converters.connect_avro.avro_converter import AvroConverter, AvroFormat
 from streamlog.errors import StreamlogError
 from streamlog.schemas import Schema, SchemaType
 from streamlog.serdes.registered.schema_source import RegisteredSchema
+from tests.oracle.comparison import Oracle, compare
 from tests.oracle.connect.runner import VERSION
 from tests.oracle.connect_avro.questions import ROWS, Question, question
-from tests.oracle.golden import Case, write_cases
 from tests.oracle.java import JavaProgram
 
 APICURIO_VERSION: Final = "2.6.13.Final"
 SOURCE: Final = Path(__file__).parent / "AvroDataRunner.java"
-SHOWN_MAX = 8
 GOLDEN_MAX: Final = {"equal": 800, "refused": 60}
 """How many cases of each verdict `--golden` keeps."""
 REASONS = {
@@ -177,39 +174,8 @@ def _same_bytes(asked: Question, mine: dict[str, Any], theirs: dict[str, Any]) -
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, and print the counts."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.oracle.connect_avro", description=__doc__
-    )
-    parser.add_argument("--questions", type=int, default=5_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--report", type=Path)
-    parser.add_argument("--golden", type=Path)
-    options = parser.parse_args(arguments)
-    counts = Counter[str]()
-    kept: list[Case] = []
-    try:
-        java = AvroDataJava()
-    except Unavailable as error:
-        print(error)
-        return 2
-    with java:
-        for seed in range(options.seed, options.seed + options.questions):
-            asked = question(seed)
-            theirs = java.ask(asked)
-            verdict = judge(asked, theirs)
-            is_known = verdict in {"equal", "refused", *REASONS}
-            if counts[verdict] < GOLDEN_MAX.get(verdict, 0):
-                kept.append({"asked": asked, "theirs": theirs, "verdict": verdict})
-            counts[verdict if is_known else "unexplained"] += 1
-            if not is_known and counts["unexplained"] <= SHOWN_MAX:
-                print(f"seed {seed}: {json.dumps(asked)}\n    {verdict}")
-    for name, count in counts.most_common():
-        print(f"{count:7} {name}{f': {REASONS[name]}' if name in REASONS else ''}")
-    if options.report is not None:
-        options.report.write_text(json.dumps(counts, indent=2))
-    if options.golden is not None:
-        write_cases(options.golden, kept)
-    return 1 if counts["unexplained"] else 0
+    oracle = Oracle("connect_avro", AvroDataJava, question, judge, REASONS, GOLDEN_MAX)
+    return compare(oracle, arguments, doc=__doc__, questions=5_000)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,15 @@ Java.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from conformance.kafka import Unavailable, fetched
+from conformance.kafka import fetched
 from streamlog.connect.connector_settings import read_settings
 from streamlog.connect.converters import ConvertedValue, JsonConverter
 from streamlog.connect.converters.converter import StringConverter
@@ -28,13 +26,12 @@ from streamlog.connect.java_values import header_bytes, single
 from streamlog.connect.schema_record import SchemaRecord, with_schemas
 from streamlog.connect.transforms.transform_chain import TransformChain, chain_of
 from streamlog.errors import StreamlogError
+from tests.oracle.comparison import Oracle, compare
 from tests.oracle.connect.runner import EPOCH, VERSION
 from tests.oracle.connect_values.questions import Question, question
-from tests.oracle.golden import Case, write_cases
 from tests.oracle.java import JavaProgram
 
 SOURCE: Final = Path(__file__).parent / "ValuesRunner.java"
-SHOWN_MAX = 8
 GOLDEN_MAX: Final = {"equal": 1_200, "refused": 200}
 """How many cases of each verdict `--golden` keeps."""
 REASONS: Final = {
@@ -201,39 +198,8 @@ def _singles(name: str, text: str) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, and print the counts."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.oracle.connect_values", description=__doc__
-    )
-    parser.add_argument("--questions", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--report", type=Path)
-    parser.add_argument("--golden", type=Path)
-    options = parser.parse_args(arguments)
-    counts = Counter[str]()
-    kept: list[Case] = []
-    try:
-        java = ValuesJava()
-    except Unavailable as error:
-        print(error)
-        return 2
-    with java:
-        for seed in range(options.seed, options.seed + options.questions):
-            asked = question(seed)
-            theirs = java.ask(asked)
-            verdict = judge(asked, theirs)
-            is_known = verdict in {"equal", "refused", *REASONS}
-            if counts[verdict] < GOLDEN_MAX.get(verdict, 0):
-                kept.append({"asked": asked, "theirs": theirs, "verdict": verdict})
-            counts[verdict if is_known else "unexplained"] += 1
-            if not is_known and counts["unexplained"] <= SHOWN_MAX:
-                print(f"seed {seed}: {json.dumps(asked)}\n    {verdict}")
-    for name, count in counts.most_common():
-        print(f"{count:7} {name}{f': {REASONS[name]}' if name in REASONS else ''}")
-    if options.report is not None:
-        options.report.write_text(json.dumps(counts, indent=2))
-    if options.golden is not None:
-        write_cases(options.golden, kept)
-    return 1 if counts["unexplained"] else 0
+    oracle = Oracle("connect_values", ValuesJava, question, judge, REASONS, GOLDEN_MAX)
+    return compare(oracle, arguments, doc=__doc__, questions=20_000)
 
 
 if __name__ == "__main__":

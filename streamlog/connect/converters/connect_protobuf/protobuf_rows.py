@@ -300,8 +300,8 @@ def _put_time(into: Message, value: object) -> None:
 
 
 def _put_timestamp(into: Message, value: object) -> None:
-    ms = moment_ms(value)
-    into.seconds, into.nanos = ms // 1000, ms % 1000 * _MS
+    into.seconds, rest_ms = divmod(moment_ms(value), 1000)
+    into.nanos = rest_ms * _MS
 
 
 _PUTTERS: Final[Mapping[str, Write]] = {
