@@ -30,6 +30,7 @@ APP_LOGS = (TRANSACTION_LOG, POSITIONS_LOG)
 """What a link with apps mirrors beside their topics."""
 TOPOLOGY = "-topology"
 """How the names of the topics end in which apps keep their topologies (docs/formats.md)."""
+NEW_ONE = "delete the topic here, and the link mirrors a new one of its name"
 
 
 class SourceTopicFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,12 +187,13 @@ def _wanted(
 def _why_stopped(mirror: MirrorTopic, facts: SourceTopicFacts | None) -> str:
     """Return why a mirror can't go on; empty if it can."""
     if facts is None:
-        return "the source has deleted it"
+        # A stopped mirror keeps its reason, also when the source creates the topic again later.
+        return f"the source has deleted it; {NEW_ONE}"
     known = mirror.source_topic_id
     # Brokers before Kafka 2.8 tell no topic ids: without one nothing can be concluded.
     if ZERO_UUID not in (known, facts.topic_id) and known != facts.topic_id:
         return (
-            "the source has deleted it and created it again: its records are another log's; delete"
-            " the topic here, and the link mirrors the new one"
+            "the source has deleted it and created it again: its records are another log's;"
+            f" {NEW_ONE}"
         )
     return ""
