@@ -23,6 +23,9 @@ cdef extern from *:
             Py_DECREF(record);
             return NULL;
         }
+        /* It holds bytes and numbers, so it is in no cycle; but the collector, which sees through
+           plain tuples, would walk named ones: a quarter of the time of a large poll (measured). */
+        PyObject_GC_UnTrack(record);
         return record;
     }
     """

@@ -2,7 +2,7 @@
 
 `LogRecord` is a named tuple: callers unpack it, compare it and match on it. Named tuples are slow
 to create, and a consumer creates a million per second; `new_record` is the fast way for the usual
-record, which has no headers.
+record, which has no headers. Compiled, it also hides the record from the collector of cycles.
 
 The rule of the file: `log_record.pxd` has `new_record` in C, for compiled callers to inline; change
 both or neither. The typed record of the public API is `streamlog.record.Record`.

@@ -6,6 +6,7 @@ malformed, and must return equal results, or raise equal errors with equal texts
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from array import array
@@ -484,3 +485,19 @@ def test_changes_are_buffered_equally_in_both_builds(
         return found, waiting.in_order(), waiting.keys_from(1)
 
     same(WAITING, act)
+
+
+def test_records_are_hidden_from_the_collector_and_freed_all_the_same() -> None:
+    count = 1_000
+    written = BATCH[1].encode_batch([(NOW_MS, b"key", b"value", ())] * count)
+
+    def read() -> list[Any]:
+        records: list[Any] = BATCH[1].RecordBatch(written).records()
+        return records
+
+    assert not any(map(gc.is_tracked, read()))
+    before = sys.getallocatedblocks()
+    for _ in range(20):
+        read()
+    # A record is five objects at least: one that stayed would show in each round.
+    assert sys.getallocatedblocks() - before < count
