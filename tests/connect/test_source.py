@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from streamlog.connect import Read, Schema, Source
-from streamlog.connect.source import READ_BYTES_MAX
+from streamlog.connect.source import READ_BYTES_MAX, ReadColumns
 from streamlog.errors import ConfigError
 from streamlog.record import Record
 
@@ -177,3 +177,10 @@ def test_a_nanosecond_is_cut_off_a_time() -> None:
     rows = pa.RecordBatch.from_pydict({"at": pa.array([1_704_067_200_000_000_999], kind)})
     (found,) = Read.arrow(rows, OFFSET, timestamp="at").records(NOW)
     assert (found.timestamp, found.value) == (THEN, {"at": THEN})
+
+
+def test_columns_of_other_lengths_make_no_records() -> None:
+    for keys, headers in (([1], None), (None, [(), (), ()])):
+        columns = ReadColumns([1, 2], keys, None, headers, "", is_raw=False)
+        with pytest.raises(ValueError, match="zip"):
+            columns.records(NOW)

@@ -202,6 +202,20 @@ def test_values_of_a_class_are_written_here() -> None:
     assert column_spans(serde_for(msgspec.Raw), [msgspec.Raw(b"1\r")]) is None
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_key_that_json_lacks_is_an_error_as_a_value_is(number: float) -> None:
+    for declared, wrong, right in (
+        (dict[float, int], {number: 1}, {1.5: 2}),
+        (dict[str, float], {"a": number}, {"a": 1.5}),
+        (dict[str, float | None], {"a": None, "b": number}, {"a": None}),
+        (list[float], [number], [2.5]),
+    ):
+        serde: AnySerde = serde_for(declared)
+        with pytest.raises(SerdeError):
+            column_spans(serde, [right, wrong])
+        assert column_spans(serde, [right]) in (None, [serde.dumps(right)])
+
+
 def test_keys_of_the_usual_types_are_written_here() -> None:
     found = column_spans(serde_for(int), [1, -1, 2**63 - 1, -(2**63)])
     assert found is not None
