@@ -84,8 +84,8 @@ class LogCheckpoints:
         `copied` has the recovery points of logs that are being copied, by `future_key`.
         """
         points = {folder: _scan_from(log) for folder, log in logs.items()} | dict(copied or {})
-        starts = {f: log.log_start_offset for f, log in logs.items() if log.log_start_offset}
-        marks = {f: log.high_watermark for f, log in logs.items() if log.high_watermark}
+        starts = {f: start for f, log in logs.items() if (start := log.log_start_offset)}
+        marks = {f: mark for f, log in logs.items() if (mark := log.high_watermark)}
         return CheckpointsTaken(next(self._numbers), points, starts, marks)
 
     def recovery_points(self) -> dict[str, int]:
@@ -123,9 +123,12 @@ def _scan_from(log: PartitionLog) -> int:
     Damage that reaches up to the log's end does not hold it back: with an earlier recovery point
     the next opening would take it for a torn write, and cut it off.
     """
+    damage = log.damage
+    if not damage:
+        return log.recovery_point  # Nearly every log, every few seconds.
     end_offset = log.log_end_offset
     holes: list[int] = []
-    for finding in log.damage:
+    for finding in damage:
         if finding.next_offset is None or finding.next_offset >= end_offset:
             return log.recovery_point
         holes.append(finding.first_offset)

@@ -350,9 +350,13 @@ class PartitionLog:
         # The lowest of three: what the last sync covered, the first sealed segment that awaits a
         # sync, and the first segment whose indexes did not fit on a full disk. Recovery scans from
         # here, and a scan is what rebuilds an index.
-        unsynced = [s.base_offset for s in self._segments.unsynced[:1]]
-        unwritten = self._segments.first_unwritten_index
-        return min([self.synced.offset, *unsynced, *([] if unwritten is None else [unwritten])])
+        segments, offset = self._segments, self.synced.offset
+        if segments.unsynced:
+            offset = min(offset, segments.unsynced[0].base_offset)
+        if segments.has_unwritten_indexes:
+            unwritten = segments.first_unwritten_index
+            offset = offset if unwritten is None else min(offset, unwritten)
+        return offset
 
     @property
     def has_folder(self) -> bool:

@@ -440,7 +440,8 @@ class Segments:
     @property
     def damage(self) -> tuple[Damage, ...]:
         """The damaged ranges found so far."""
-        return tuple(part for segment in self._chain for part in segment.damage)
+        found = [part for segment in self._chain for part in segment.damage]
+        return tuple(found)
 
     def segment_of(self, offset: int) -> Segment:
         """Return the segment that contains `offset`, loaded.
