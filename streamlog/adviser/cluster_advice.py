@@ -26,7 +26,6 @@ from streamlog.adviser.log_view import (
     span,
 )
 from streamlog.client.admin.cluster_descriptions import PartitionDescription
-from streamlog.client.admin.mirror_admin import MirrorStatus
 from streamlog.errors import quantity
 from streamlog.record import TopicPartition
 
@@ -39,8 +38,6 @@ SKEW_SHARE_MAX: Final = 0.8
 """The share of one partition that counts as skew in a topic with few partitions."""
 BALANCE_RATIO: Final = 1.5
 BALANCE_BYTES_MIN: Final = 1024**3
-STOPPED: Final = frozenset({MirrorStatus.STOPPED, MirrorStatus.DIVERGED})
-"""States that no mirror leaves by itself."""
 DAY_MS: Final = 24 * 60 * 60 * 1000
 THROTTLED: Final = ("leader.replication.throttled", "follower.replication.throttled")
 
@@ -640,13 +637,13 @@ def days_left(log: LogView, disk: DiskView, usable: float) -> float | None:
 
 def _mirrors(log: LogView, _: Thresholds) -> Iterator[Diagnosis]:
     for each in log.mirrors:
-        if each.status not in STOPPED:
+        if not each.is_stopped:
             continue
         yield Diagnosis(
             "critical",
             "mirror-stopped",
             f"mirror {each.name}",
-            f"it copies nothing any more: {each.reason or each.status.lower()}",
+            f"it copies nothing any more: {each.reason}",
             "a failover loses what the source gets from now on",
             f"{log.command(f'mirror describe {each.link}')}; then docs/runbooks.md, "
             "StreamlogMirrorStopped",

@@ -22,6 +22,7 @@ from streamlog.adviser.log_view import (
     DiskView,
     GroupView,
     LogView,
+    MirrorView,
     ReadingView,
     TopicView,
     TransactionView,
@@ -39,7 +40,7 @@ from streamlog.client.admin.cluster_descriptions import (
     PartitionDescription,
     QuorumDescription,
 )
-from streamlog.client.admin.mirror_admin import MirrorDescription
+from streamlog.client.admin.mirror_admin import MirrorStatus
 from streamlog.client.consumer import Consumer
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import LogError, NotAuthorized, StreamlogError, UnsupportedVersion
@@ -68,6 +69,8 @@ AGE_FETCH_BYTES: Final = 64 * 1024
 AGE_POLL_MS: Final = 200
 LAG_IN_TIME: Final = "lag of groups in time"
 ONGOING: Final = "Ongoing"
+STOPPED: Final = frozenset({MirrorStatus.STOPPED, MirrorStatus.DIVERGED})
+"""States that no mirror leaves by itself."""
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -178,9 +181,17 @@ class LogLook:
         )
         return view, now
 
-    async def _mirrors(self) -> tuple[MirrorDescription, ...]:
+    async def _mirrors(self) -> tuple[MirrorView, ...]:
         found = await self._seen("mirrors", self._admin.describe_mirrors(), None)
-        return () if found is None else found.mirrors
+        return tuple(
+            MirrorView(
+                name=each.name,
+                link=each.link,
+                is_stopped=each.status in STOPPED,
+                reason=each.reason or each.status.lower(),
+            )
+            for each in (() if found is None else found.mirrors)
+        )
 
     async def _partitions(self) -> list[PartitionDescription]:
         return await self._seen("partitions", self._admin.describe_partitions(), [])

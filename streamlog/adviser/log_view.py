@@ -16,7 +16,6 @@ from typing import Final, Literal
 import msgspec
 
 from streamlog.client.admin.cluster_descriptions import PartitionDescription, QuorumDescription
-from streamlog.client.admin.mirror_admin import MirrorDescription
 from streamlog.record import TopicPartition
 
 Severity = Literal["critical", "warning"]
@@ -256,6 +255,17 @@ class TransactionView(msgspec.Struct, frozen=True, kw_only=True):
     partitions: frozenset[TopicPartition] = frozenset()
 
 
+class MirrorView(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that is a copy of another cluster's."""
+
+    name: str
+    link: str
+    is_stopped: bool
+    """Whether it copies nothing until an operator acts."""
+    reason: str = ""
+    """Why it is in its state."""
+
+
 class LogView(msgspec.Struct, frozen=True, kw_only=True):
     """A log at one moment."""
 
@@ -272,7 +282,7 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
     """Reassignments in progress."""
     subscriptions: Mapping[str, Mapping[str, str | None]] = msgspec.field(default_factory=dict)
     """Subscription to metrics of clients (KIP-714) to its settings."""
-    mirrors: tuple[MirrorDescription, ...] = ()
+    mirrors: tuple[MirrorView, ...] = ()
     """Topics that are copies of another cluster's."""
     watched_s: float = 0.0
     """How long the log was observed."""
