@@ -537,3 +537,14 @@ def test_a_partition_on_which_nothing_has_come_is_no_chunk_and_has_no_age() -> N
     part.take(rows_of(), 7, now_ms=900)
     assert progress.due(1_899) == [], "the markers came at 900"
     assert progress.due(1_900) == [part.open]
+
+
+def test_bad_records_of_what_is_committed_are_forgotten() -> None:
+    progress = SinkProgress(Flush())
+    progress.assign(PART, 0)
+    part = progress.parts[PART]
+    part.take(rows_of(*map(row, range(4))), 4, now_ms=0)
+    part.left_out |= {1, 3, 4, 9}
+    part.commit(part.open)
+    assert (part.left_out, part.committed) == ({4, 9}, 4)
+    assert (part.open.start, part.open.end, len(part.open.rows)) == (4, 4, 0)

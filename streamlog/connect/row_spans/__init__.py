@@ -32,11 +32,7 @@ from streamlog.serdes.erased_types import AnySerde, UserValue
 from streamlog.serdes.json_values import NULL, refuse_not_finite
 from streamlog.serdes.named_columns import PLAIN, NamedColumns, plain_fields
 
-_FORMS_MAX: Final = 256
-"""How many tables are remembered with the form of their rows."""
 _NUMBER_BYTES: Final = 8
-_ENDS_KEPT: Final = 16
-"""How many lengths of columns are remembered: up to 32,768 keys of a Read."""
 _encoder = msgspec.json.Encoder()
 _encode = _encoder.encode
 
@@ -140,13 +136,15 @@ def _long_spans(made: ValueBuffers, count: int) -> ByteSpans:
     return ByteSpans(data, BinaryArray(0, count, _number_ends(count.bit_length()), data))
 
 
-@lru_cache(maxsize=_ENDS_KEPT)
+# Sixteen lengths: up to 32,768 keys of a Read.
+@lru_cache(maxsize=16)
 def _number_ends(bits: int) -> bytes:
     """Return the start of the first and the end of each of 2^bits numbers of 64 bits."""
     return array("i", range(0, (_NUMBER_BYTES << bits) + 1, _NUMBER_BYTES)).tobytes()
 
 
-@lru_cache(maxsize=_FORMS_MAX)
+# So many tables are remembered with the form of their rows.
+@lru_cache(maxsize=256)
 def _form_of(serde: JsonSerde[Any], names: tuple[str, ...]) -> JsonForm | None:
     """Return how a serde writes rows with these columns; None if it has to do so itself."""
     positions = NamedColumns(names, []).positions

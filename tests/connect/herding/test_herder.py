@@ -628,6 +628,21 @@ def test_the_state_that_a_request_names_is_that_of_a_new_connector_alone() -> No
     assert (herder.configs.target("z"), made.answers[5].status) == (TargetState.STARTED, 201)
 
 
+def test_a_request_and_a_discovery_wait_for_half_a_minute() -> None:
+    made = group("w1")
+    made.ask(1, SetLevel("a", "DEBUG"))
+    made.tick(29_999)
+    assert made.answers == {}
+    made.tick(1)
+    assert made.answers[1].status == 500
+    made.ask(2, PutConnector("x", SOURCE))
+    made.settle()
+    made.tick(29_999)
+    assert not made.discoveries
+    made.tick(1)
+    assert len(made.discoveries) == 1
+
+
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("read"), st.integers(0, 2)),
