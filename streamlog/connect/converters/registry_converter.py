@@ -226,7 +226,7 @@ class RegistryConverterSettings(msgspec.Struct, frozen=True, kw_only=True):
     normalize_schemas: bool = False
     key_subject_name_strategy: str = TOPIC_STRATEGY
     value_subject_name_strategy: str = TOPIC_STRATEGY
-    schemas_cache_config: int = 1_000
+    schemas_cache_config: int = SCHEMAS_CACHED
 
     def check(self) -> None:
         """Raise ConfigError if settings contradict each other."""

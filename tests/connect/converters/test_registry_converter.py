@@ -19,6 +19,7 @@ from streamlog.connect.converters.registry_converter import (
 from streamlog.connect.row_schema import Field, Schema
 from streamlog.errors import ConfigError
 from streamlog.schemas import Schema as RegistrySchema
+from streamlog.schemas import SchemaType
 from streamlog.serdes.registered.framing import SchemaKey
 from streamlog.serdes.registered.schema_source import RegisteredSchema
 
@@ -200,3 +201,21 @@ def test_without_settings_schemas_are_registered_under_the_topic() -> None:
     )
     assert registry.subjects == {"t-value": [1]}
     assert registry.normalized == {False}
+
+
+def test_the_last_1000_topics_and_schemas_are_kept() -> None:
+    registry = InMemory([RegistrySchema(SchemaType.AVRO, '"int"')] * 1_001)
+    whole = converter(registry)
+    topics = [whole.of_topic(f"t{number}") for number in range(1_000)]
+    for number in range(1_000):
+        whole.decode(b"\0" + (number + 1).to_bytes(4, "big") + b"\2")
+    assert whole.of_topic("t0") is topics[0]
+    whole.decode(b"\0\0\0\0\1\2")
+    assert registry.asked["find"] == 1_000
+    # One more, and what was not asked for the longest is gone.
+    whole.of_topic("new")
+    assert whole.of_topic("t0") is topics[0]
+    assert whole.of_topic("t1") is not topics[1]
+    whole.decode(b"\0" + (1_001).to_bytes(4, "big") + b"\2")
+    whole.decode(b"\0\0\0\0\2\2")
+    assert registry.asked["find"] == 1_002
