@@ -38,6 +38,7 @@ REASONS: Final = {
     "lenient": "What does not fit its type is 0, false or null in Java, and refused here.",
     "cast": "Cast of a whole Decimal or date keeps the type's name in Java, and nothing reads it.",
     "struct": "A struct as a default is refused in Java, which finds that it has another schema.",
+    "unread": "A default that is none of its type is refused in Java, and here where it is needed.",
     "version": "Kafka's logical types have version 1 here, whatever their schema says.",
     "julian": "Java's dates before 1582 are those of the Julian calendar.",
     "written": "A default in a schema is written as it was read.",
@@ -139,6 +140,7 @@ def _refusal(mine: str, theirs: str) -> str | None:
             for reason, is_it in (
                 ("lenient", re.search(r"(is no |Invalid bytes)", mine)),
                 ("struct", "Invalid default value" in theirs),
+                ("unread", "Invalid type for Decimal" in theirs),
             )
             if is_it
         ),
