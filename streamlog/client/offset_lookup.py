@@ -100,7 +100,10 @@ async def by_leader(
         leader = cluster.leader(partition)
         if leader is None:
             cluster.forget([partition.topic])
-            raise NotLeader(f"{partition.topic}-{partition.partition} has no leader at present")
+            raise NotLeader(
+                f"{partition.topic}-{partition.partition} has no leader at present: `streamlog"
+                " cluster status` names the brokers that are missing"
+            )
         leaders.setdefault(leader, {})[partition] = value
     return leaders
 
