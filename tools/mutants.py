@@ -6,9 +6,9 @@ something or the change means nothing. The run draws a sample of all mutants, ru
 tests that reach the changed line (measured by coverage beforehand), and prints the survivors.
 
 Most mutants fail with a few examples of each property (the profile "quick"), so only those that
-survive them are tried with all. Messages, log lines, annotations, decorators and the keywords of
-classes are left alone. A run that takes longer than `TIMEOUT_S` counts as a failure: the change
-made a loop endless.
+survive them are tried with all. Messages, log lines, annotations, decorators, type variables, `del`
+of a name and the keywords of classes are left alone. A run that takes longer than `TIMEOUT_S`
+counts as a failure: the change made a loop endless.
 """
 
 from __future__ import annotations

@@ -53,6 +53,23 @@ def test_each_mutant_is_one_change_of_its_line() -> None:
         compile("\n".join(changed), "lowest.py", "exec")
 
 
+def test_what_only_readers_see_is_left_alone() -> None:
+    source = """
+T = TypeVar("T", covariant=True)
+N = Other("N", covariant=True)
+def first(given, unused):
+    del unused
+    del given[0], given.field
+    return True
+"""
+    assert [str(each) for each in mutants_of("first.py", source)] == [
+        "first.py:3: True becomes False",
+        "first.py:6: delete is left out",
+        "first.py:6: 0 becomes 1",
+        "first.py:7: True becomes False",
+    ]
+
+
 def test_a_mutant_survives_tests_that_do_not_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

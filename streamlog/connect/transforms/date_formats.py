@@ -68,7 +68,7 @@ class DateFormat:
             for each in self._pieces
         )
 
-    def milliseconds(self, text: str, now_year: int = 2000) -> int:
+    def milliseconds(self, text: str, now_year: int) -> int:
         """Return the milliseconds since 1970 that a text says.
 
         Args:

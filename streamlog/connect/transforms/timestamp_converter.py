@@ -9,6 +9,7 @@ from typing import Final, Literal
 from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.java_values import DAY_MS, is_moment, moment_ms, moment_of, time_of
 from streamlog.connect.row_schema import Schema
+from streamlog.connect.schema_record import with_schemas
 from streamlog.connect.transforms.date_formats import DateFormat
 from streamlog.connect.transforms.key_or_value import (
     KeyOrValue,
@@ -19,6 +20,7 @@ from streamlog.connect.transforms.key_or_value import (
 )
 from streamlog.errors import ConfigError
 from streamlog.replace import replace
+from streamlog.serdes.erased_types import AnyRecord
 
 Precision = Literal["seconds", "milliseconds", "microseconds", "nanoseconds"]
 TargetType = Literal["string", "unix", "Date", "Time", "Timestamp"]
@@ -58,16 +60,26 @@ class TimestampConverter(KeyOrValue, frozen=True, kw_only=True):
             )
         DateFormat(self.format)
 
-    def change(self, schema: Schema | None, value: object) -> tuple[Schema | None, object]:
-        """Return the value with its time in the new form."""
+    def __call__(self, record: AnyRecord, /) -> AnyRecord | None:
+        """Return the record with its time in the new form."""
+        whole = with_schemas(record)
+        schema, value = self.operand(whole)
+        # Java counts years of two digits from now. The record's time is as near, and does not
+        # change when the record is read again.
+        changed_schema, changed = self._changed(schema, value, whole.timestamp.year)
+        return self.with_operand(whole, changed_schema, changed)
+
+    def _changed(
+        self, schema: Schema | None, value: object, year: int
+    ) -> tuple[Schema | None, object]:
         if schema is None:
             if value is None or not self.field:
-                return None, self._converted(None, value)
+                return None, self._converted(None, value, year)
             row = require_row(None, value, "converting timestamp formats")
-            return None, {**row, self.field: self._converted(None, row.get(self.field))}
+            return None, {**row, self.field: self._converted(None, row.get(self.field), year)}
         if not self.field:
             new = replace(_SCHEMAS[self.target_type], optional=schema.optional)
-            return new, self._converted(schema, value)
+            return new, self._converted(schema, value, year)
         found = require_row_or_none(schema, value, "converting timestamp formats")
         fields = [
             # Its default was of the old type, so it goes.
@@ -87,25 +99,25 @@ class TimestampConverter(KeyOrValue, frozen=True, kw_only=True):
                 else found.get(each.name)
             )
             is_it = each.name == self.field
-            changed[each.name] = self._converted(each.schema, inside) if is_it else inside
+            changed[each.name] = self._converted(each.schema, inside, year) if is_it else inside
         return struct, changed
 
     def _schema(self, schema: Schema) -> Schema:
         return replace(_SCHEMAS[self.target_type], optional=schema.optional)
 
-    def _converted(self, schema: Schema | None, value: object) -> object:
+    def _converted(self, schema: Schema | None, value: object, year: int) -> object:
         if schema is not None:
             _check_kind(schema)
-        return None if value is None else self._to_target(self._to_ms(value))
+        return None if value is None else self._to_target(self._to_ms(value, year))
 
-    def _to_ms(self, value: object) -> int:
+    def _to_ms(self, value: object, year: int) -> int:
         if is_moment(value):
             return moment_ms(value)
         if isinstance(value, str):
             # Without a format Java ends with a null pointer.
             if not self.format:
                 raise BadRecord("a text as a time needs the setting format")
-            return DateFormat(self.format).milliseconds(value)
+            return DateFormat(self.format).milliseconds(value, year)
         if not isinstance(value, int) or isinstance(value, bool):
             raise BadRecord(
                 f"TimestampConverter does not support {type(value).__name__} objects as timestamps"

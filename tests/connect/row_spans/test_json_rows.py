@@ -163,6 +163,7 @@ def test_nothing_is_written_beyond_the_room_of_the_buffer(
 
 
 @given(st.lists(ROW_OF_FIELDS, max_size=5), st.sampled_from([OTHER, TEXT, WHOLE_NUMBER, TRUTH]))
+@example([[b"\x01" * 300, b"x" * 3000, b""]], TEXT)
 def test_no_row_of_copy_is_written_beyond_the_room_of_the_buffer(
     rows: list[list[bytes]], kind: int
 ) -> None:

@@ -613,3 +613,14 @@ def test_a_flat_row_has_the_fields_of_its_structs_by_their_path() -> None:
     assert gone.value == {"a.b": None, "a.c": None, "b": 1}
     bare: Any = Flatten()(of_row({"a": {"b": {}, "c": {"d": None, "e": [1]}}, "f": True}, None))
     assert bare.value == {"a.c.d": None, "a.c.e": [1], "f": True}
+
+
+def test_a_year_of_two_digits_is_near_the_time_of_its_record() -> None:
+    """Java's SimpleDateFormat counts from now; "25" is 2025 in a record of 2026."""
+    convert = TimestampConverter(target_type="string", field="a", format="dd/MM/yy")
+    to_time = TimestampConverter(target_type="Timestamp", format="dd/MM/yy")
+    for text, year in (("02/01/25", 2025), ("02/01/45", 2045), ("02/01/47", 1947)):
+        made: Any = to_time(of_row(text, None))
+        assert made.value == datetime(year, 1, 2, tzinfo=UTC)
+        in_row: Any = convert(of_row({"a": text}, Schema("struct", fields=(Field("a", TEXT),))))
+        assert in_row.value == {"a": text}
