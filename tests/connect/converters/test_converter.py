@@ -20,6 +20,7 @@ from streamlog.connect.converters.converter import (
     unknown_converter_settings,
 )
 from streamlog.connect.converters.json_schemas import (
+    from_base,
     schema_from_json,
     schema_to_json,
     unscaled_bytes,
@@ -376,6 +377,19 @@ def test_digits_of_a_decimal_are_the_shortest_that_give_them_back(number: int) -
 
 
 SCALE = (("scale", "0"),)
+
+
+@pytest.mark.parametrize("value", [Decimal("NaN"), Decimal("Infinity"), 5, "5", None])
+def test_digits_are_those_of_a_finite_decimal(value: object) -> None:
+    with pytest.raises(BadRecord, match="Invalid type for Decimal"):
+        unscaled_bytes(Schema("bytes", logical="Decimal", parameters=SCALE), value)
+
+
+@pytest.mark.parametrize("logical", ["Date", "Time", "Timestamp", "Duration", "LocalTimestamp"])
+@pytest.mark.parametrize("value", [True, 1.5, "5", None, b"5"])
+def test_a_logical_number_is_a_whole_number(logical: str, value: object) -> None:
+    with pytest.raises(BadRecord, match=f"Invalid type for {logical}"):
+        from_base(Schema("int64", logical=logical), value)
 
 
 @pytest.mark.parametrize("scale", [(), (("scale", "x"),), (("scale", ""),), (("scale", "1.5"),)])
