@@ -71,6 +71,7 @@ COMMANDS: Final = {
     "schemas": "operate.schemas_command:schemas",
     "connect": "operate.connect_command:connect",
     "connectors": "operate.connectors_command:connectors",
+    "mcp": "assistant.mcp_command:mcp",
 }
 """Each command as MODULE:NAME in this package, in the order of `streamlog --help`."""
 

@@ -12,7 +12,7 @@ import json
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, Protocol
@@ -88,17 +88,29 @@ class ConnectPort(Protocol):
         """End what asks."""
 
 
-def refused(status: int, said: str) -> UsageError:
+def refused(status: int, said: str, name: str = "the Connect service") -> UsageError:
     """Return the error of a request that was refused."""
-    return UsageError(f"the Connect service refuses ({status}): {said[:SAID_MAX]}")
+    return UsageError(f"{name} refuses ({status}): {said[:SAID_MAX]}")
 
 
 class RemoteConnect:
-    """A Connect service that answers over HTTP."""
+    """A Connect service, or another REST API, that answers over HTTP."""
 
-    def __init__(self, access: ConnectAccess) -> None:
-        """Prepare to ask."""
-        self._access = access
+    def __init__(
+        self,
+        access: ConnectAccess,
+        *,
+        name: str = "the Connect service",
+        answers: Collection[int] = (),
+    ) -> None:
+        """Prepare to ask.
+
+        Args:
+            access: where it is, and who asks.
+            name: what errors call it.
+            answers: statuses from 400 on that are answers, and no refusals.
+        """
+        self._access, self._name, self._answers = access, name, answers
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="streamlog-console-connect")
         https = urllib.request.HTTPSHandler(context=trusting(access.ca))
         self._opener = urllib.request.build_opener(https, _NoRedirects)
@@ -123,12 +135,14 @@ class RemoteConnect:
                 body: bytes = answer.read(ANSWER_BYTES_MAX + 1)
         except urllib.error.HTTPError as error:
             with error:
+                if error.code in self._answers:
+                    return error.read(ANSWER_BYTES_MAX)
                 said = error.read(SAID_MAX).decode(errors="replace")
-            raise refused(error.code, said) from error
+            raise refused(error.code, said, self._name) from error
         except (OSError, ValueError) as error:
-            raise ConnectionLost(f"the Connect service at {access.url}: {error}") from error
+            raise ConnectionLost(f"{self._name} at {access.url}: {error}") from error
         if len(body) > ANSWER_BYTES_MAX:
-            raise ConnectionLost(f"the Connect service answers more than {ANSWER_BYTES_MAX} bytes")
+            raise ConnectionLost(f"{self._name} answers more than {ANSWER_BYTES_MAX} bytes")
         return body
 
 

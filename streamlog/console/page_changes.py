@@ -9,7 +9,7 @@ For these, operators have the command line.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
@@ -136,7 +136,7 @@ async def _reset(watch: LogWatch, name: str, form: Form, token: str) -> Made:
             Move(part.topic, part.partition, before.get(part), offset)
             for part, offset in sorted(offsets.items())
         ]
-        what = f"reset group {name}: {_named(moves)}"
+        what = f"reset group {name}: {named_moves(moves)}"
         await log.admin().alter_group_offsets(name, offsets)
     except StreamlogError as refused:
         error = str(refused)
@@ -151,7 +151,8 @@ async def _reset(watch: LogWatch, name: str, form: Form, token: str) -> Made:
     return Made(what=what, error=error, view=view)
 
 
-def _named(moves: list[Move]) -> str:
+def named_moves(moves: Sequence[Move]) -> str:
+    """Return the first moves in words, and the number of the others."""
     first = ", ".join(f"{m.topic}-{m.partition} {m.before} to {m.after}" for m in moves[:NAMED_MAX])
     more = len(moves) - NAMED_MAX
     return f"{first} and {more} more" if more > 0 else first

@@ -429,6 +429,17 @@ def mirror_alerts(limits: AlertLimits) -> list[Alert]:
     ]
 
 
+def alert_groups(limits: AlertLimits) -> dict[str, list[Alert]]:
+    """Return all alerts, by the group of the rule file that has them."""
+    return {
+        "streamlog-cluster": cluster_alerts(limits),
+        "streamlog-groups": group_alerts(limits),
+        "streamlog-apps": app_alerts(limits),
+        "streamlog-connectors": connector_alerts(limits),
+        "streamlog-mirrors": mirror_alerts(limits),
+    }
+
+
 def alert_rules(limits: AlertLimits | None = None, *, docs: str = DOCS) -> str:
     """Return the rule file as YAML.
 
@@ -437,15 +448,8 @@ def alert_rules(limits: AlertLimits | None = None, *, docs: str = DOCS) -> str:
         docs: URL or path of the documentation, for the links to runbooks.
     """
     limits = limits or AlertLimits()
-    groups = {
-        "streamlog-cluster": cluster_alerts(limits),
-        "streamlog-groups": group_alerts(limits),
-        "streamlog-apps": app_alerts(limits),
-        "streamlog-connectors": connector_alerts(limits),
-        "streamlog-mirrors": mirror_alerts(limits),
-    }
     lines = ["groups:\n"]
-    for name, alerts in groups.items():
+    for name, alerts in alert_groups(limits).items():
         lines += f"  - name: {name}\n    rules:\n", *(_rule(each, limits, docs) for each in alerts)
     return "".join(lines)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 EXTRAS = (
-    "datasketches ddsketch deltalake fastavro fsspec google.protobuf h11 httpx jsonschema jwt"
+    "datasketches ddsketch deltalake fastavro fsspec google.protobuf h11 httpx jsonschema jwt mcp"
     " obstore opentelemetry paho psycopg pyarrow pyiceberg pymysql pyspark redis sqlalchemy"
     " starlette uvicorn uvloop websockets"
 )
@@ -48,4 +48,14 @@ def test_the_connect_service_names_its_extra() -> None:
     )
     assert run.returncode == 2, run.stderr
     assert "pip install 'streamlog-py[web]'" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_the_assistants_server_names_its_extra() -> None:
+    run = run_without_extras(
+        "from streamlog.cli.root import main\n"
+        "sys.argv = ['streamlog', 'mcp', '--log', 'kafka://127.0.0.1:1']\nmain()\n"
+    )
+    assert run.returncode == 2, run.stderr
+    assert "pip install 'streamlog-py[mcp]'" in run.stderr
     assert "Traceback" not in run.stderr

@@ -10,7 +10,14 @@ import pytest
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.connect import names
 from streamlog.console.connect_desk import ConnectAccess
-from streamlog.console.pages.connector_pages import ConnectorRow, TaskRow, connector, connectors
+from streamlog.console.pages.connector_pages import (
+    ConnectorRow,
+    TaskRow,
+    connector,
+    connectors,
+    shown_setting,
+    without_passwords,
+)
 from streamlog.errors import ConfigError
 from streamlog.log import Log
 from tests.connect_service.running import worker_with_http
@@ -94,3 +101,22 @@ def test_passwords_come_from_a_file_alone(tmp_path: Path) -> None:
     file = tmp_path / "connect"
     file.write_text("url=http://127.0.0.1:8083\nuser=ann\npassword=secret\n")
     assert ConnectAccess.of(str(file)) == ConnectAccess("http://127.0.0.1:8083", "ann", "secret")
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("postgresql://ann:s3cret@db:5432/shop", "postgresql://ann:***@db:5432/shop"),
+        ("postgresql+psycopg://:p@ss@db", "postgresql+psycopg://:***@db"),
+        ("jdbc:mysql://db/shop?user=ann&password=s3cret&ssl=1", "jdbc:mysql://db/shop?user=ann&password=***&ssl=1"),
+        ("can't reach redis://x:s3cret@a:1, nor redis://x:s3cret@b:1",
+         "can't reach redis://x:***@a:1, nor redis://x:***@b:1"),
+        ("http://host:8083/a@b", "http://host:8083/a@b"),
+        ("http://host:8083 asks ann@example.org", "http://host:8083 asks ann@example.org"),
+        ("10:30 mail ann@example.org", "10:30 mail ann@example.org"),
+    ],
+)  # fmt: skip
+def test_a_password_in_a_url_is_hidden(given: str, shown: str) -> None:
+    assert without_passwords(given) == shown
+    assert shown_setting("url", given) == shown
+    assert shown_setting("ssl.key.password", given) is None

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -39,12 +39,16 @@ from streamlog.connect_service.service_files import (
     read_worker_file,
     service_settings,
 )
+from streamlog.console.connect_desk import ConnectAccess
 from streamlog.errors import ConfigError, ConnectionLost, StreamlogError, UsageError
 from streamlog.http_access.guarded_server import trusting
 from streamlog.listening import parse_address
 from streamlog.log import Log
 from streamlog.properties import resolve
 from streamlog.worker.connect.app_herder import PREFIX
+
+if TYPE_CHECKING:
+    from streamlog.app import App
 
 CONNECT_VARIABLE: Final = "STREAMLOG_CONNECT"
 PASSWORD_VARIABLE: Final = "STREAMLOG_CONNECT_PASSWORD"  # noqa: S105 - its name
@@ -88,6 +92,10 @@ class Login:
         """Sends requests."""
         https = urllib.request.HTTPSHandler(context=trusting(self.ca))
         return urllib.request.build_opener(https, _NoRedirects)
+
+    def access(self, url: str) -> ConnectAccess:
+        """Return what the console's reader of connectors needs."""
+        return ConnectAccess(url, self.user, self._password() if self.user else "", self.ca)
 
     def _password(self) -> str:
         """Return the password, from the environment, a file or a prompt.
@@ -157,19 +165,22 @@ def _url(context: typer.Context, given: str) -> str:
     session: Session = context.find_root().obj
     if given or session.app is None:
         return given or DEFAULT_CONNECT
-    host, port = parse_address(session.app.web or ":0", setting="web")
-    if port == 0:
+    found = web_address(session.app)
+    if found is None:
         raise ConfigError(
             "the app's workers have no known HTTP address: set web=HOST:PORT in the app, or say"
             f" --connect http://HOST:PORT{PREFIX}"
         )
+    return found + PREFIX
+
+
+def web_address(app: App | None) -> str | None:
+    """Return the URL of an app's workers by its `web=`; None if that names no port."""
+    host, port = parse_address((app and app.web) or ":0", setting="web")
+    if app is None or port == 0:
+        return None
     host = LOOPBACK.get(host, host)
-    scheme = session.app.web_access.scheme
-    return (
-        f"{scheme}://[{host}]:{port}{PREFIX}"
-        if ":" in host
-        else f"{scheme}://{host}:{port}{PREFIX}"
-    )
+    return f"{app.web_access.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 UrlOption = Annotated[

@@ -63,7 +63,7 @@ def examine(
             view = await LogLook(opened, url=url).view(watch_s)
             if app is None or topology is None:
                 return view, None
-            return view, await _look_at_app(
+            return view, await look_at_app_of(
                 (app, topology), opened, view, module=module, sample=sample
             )
 
@@ -76,9 +76,18 @@ def examine(
     return not found
 
 
-async def _look_at_app(
+async def look_at_app_of(
     of: tuple[App, Topology], log: Log, view: LogView, *, module: str, sample: int
 ) -> AppView:
+    """Return an app as the adviser looks at it.
+
+    Args:
+        of: the app, and its topology.
+        log: the log.
+        view: what is known of the log.
+        module: what `-A` names, for the commands that the findings give.
+        sample: how many records of each input partition to read.
+    """
     app, topology = of
     return await look_at_app(
         topology,

@@ -49,6 +49,8 @@ from streamlog.console.pages.page_parts import (
 SECRET: Final = re.compile(
     r"password|passwd|secret|token|credential|private|access.key|api.?key|jaas", re.IGNORECASE
 )
+_IN_URL: Final = re.compile(r"(://[^\s:/@]*:)[^\s/]*(?=@)|([?&;]password=)[^&;\s]*", re.IGNORECASE)
+"""A password before a host, or among the parameters."""
 TRACE_MAX: Final = 20_000
 _TONES: Final[Mapping[str, Tone]] = {
     "RUNNING": "good", "PAUSED": "warn", "UNASSIGNED": "warn", "RESTARTING": "warn",
@@ -177,13 +179,28 @@ def _state(state: str) -> Node:
 def _trace(trace: str) -> Node:
     if not trace:
         return "—"
+    trace = without_passwords(trace)
     # Its first line says what has happened; the rest is for those who look for why.
     first = trace.strip().splitlines()[0][:200] if trace.strip() else "?"
     return details[summary[first], pre(class_="code")[trace[:TRACE_MAX]]]
 
 
 def _value(key: str, value: str) -> Node:
-    return em(class_="empty-value")["hidden"] if SECRET.search(key) else value
+    shown = shown_setting(key, value)
+    return em(class_="empty-value")["hidden"] if shown is None else shown
+
+
+def shown_setting(key: str, value: str) -> str | None:
+    """Return the value of a setting without a password in its URLs; None: it sounds like a secret.
+
+    Not only URLs of web servers: a database's has its password there as well.
+    """
+    return None if SECRET.search(key) else without_passwords(value)
+
+
+def without_passwords(text: str) -> str:
+    """Return a text with `***` for each password in a URL, such as in an error of a driver."""
+    return _IN_URL.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 
 def _buttons(found: ConnectorRow, token: str | None) -> Node:

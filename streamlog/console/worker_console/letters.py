@@ -27,12 +27,14 @@ from streamlog.console.record_filter import FilteredRecord, RecordFilter
 from streamlog.console.shown_records import filtered, show
 from streamlog.errors import StreamlogError, UnknownTopicOrPartition, UsageError, quantity
 from streamlog.log import Log
+from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing import error_handling
 from streamlog.record import TopicPartition
 from streamlog.worker.program import Program
 from streamlog.worker.topics.dead_letters import (
     DeadLetter,
     Progress,
+    check_partitions,
     letter_reader,
     partitioners_of,
     progress,
@@ -128,7 +130,7 @@ class Letters:
         try:
             condition = RecordFilter(query.get("q", ""))
             fit = [
-                _shown(each, sent)
+                shown_letter(each, sent)
                 for each in found[:LETTERS_MAX]
                 if (query.get("sent") == "1" or not _is_sent(each, sent))
                 and (not condition.text or condition.accepts(_filtered(each)))
@@ -148,11 +150,13 @@ class Letters:
         async with letter_reader(self._log, topic) as consumer:
             sent = await progress(self._log, consumer, topic)
             chosen = [(int(partition), int(offset))]
-            found = await _read_chosen(self._log, consumer, topic, chosen, sent)
+            found = await read_chosen(self._log, consumer, topic, chosen, sent)
         if not found:
             return letter_page(topic, None, None, token)
         value = found[0].record.value
-        return letter_page(topic, _shown(found[0], sent), _editable(value), token, error=error)
+        return letter_page(
+            topic, shown_letter(found[0], sent), _editable(value), token, error=error
+        )
 
     def _check(self, topic: str) -> None:
         # The reader's group would be made for any topic that an address names.
@@ -179,7 +183,9 @@ class Letters:
             named = ", ".join(f"{part}:{offset}" for part, offset in chosen[:NAMED])
             more = f" and {len(chosen) - NAMED} more" if len(chosen) > NAMED else ""
             what = f"send letters of {topic} again: {named}{more}"
-            is_edited = await self._send_chosen(topic, chosen, given.get("value"))
+            is_edited = await send_letters(
+                self._log, topic, chosen, self._program.topics, given.get("value")
+            )
             what += ", with another value" if is_edited else ""
         except StreamlogError as refused:
             error = str(refused)
@@ -187,34 +193,54 @@ class Letters:
         done = f"{quantity(len(chosen), 'letter')} sent again."
         return Made(what=what, view=await self.page(topic, {}, token, done=done))
 
-    async def _send_chosen(
-        self, topic: str, chosen: Collection[tuple[int, int]], value: str | None
-    ) -> bool:
-        """Send letters again; returns whether with another value."""
-        async with (
-            letter_reader(self._log, topic) as consumer,
-            self._log.producer(transactional_id=replay_group(topic)) as producer,
-        ):
-            # As in `dlq replay`: an earlier sender is fenced before its progress is read.
-            sent = await progress(self._log, consumer, topic)
-            found = await _read_chosen(self._log, consumer, topic, chosen, sent)
-            if len(found) != len(chosen):
-                raise UsageError("some of these letters were deleted: nothing was sent")
-            is_edited = False
-            if value is not None and len(found) == 1:
-                found, is_edited = _edited(found[0], value)
-            producer.partition_by(partitioners_of(self._program.topics))
-            await send_chosen(producer, consumer, found, sent)
-        return is_edited
+
+async def send_letters(
+    log: Log,
+    topic: str,
+    chosen: Collection[tuple[int, int]],
+    topics: Mapping[str, TopicSpec] | None,
+    value: str | None = None,
+) -> bool:
+    """Send letters again, all or none; returns whether with another value.
+
+    Args:
+        log: the log.
+        topic: the topic of the letters.
+        chosen: the partition and the offset of each letter.
+        topics: the topics of the app; without them, each letter needs the partition it came from.
+        value: another value for a single letter; None: its own.
+
+    Raises:
+        UsageError: one of them was deleted or sent meanwhile, or only the app may write it.
+    """
+    async with (
+        letter_reader(log, topic) as consumer,
+        log.producer(transactional_id=replay_group(topic)) as producer,
+    ):
+        # As in `dlq replay`: an earlier sender is fenced before its progress is read.
+        sent = await progress(log, consumer, topic)
+        found = await read_chosen(log, consumer, topic, chosen, sent)
+        if len(found) != len(chosen):
+            raise UsageError("some of these letters were deleted: nothing was sent")
+        is_edited = False
+        if value is not None and len(found) == 1:
+            found, is_edited = _edited(found[0], value)
+        if topics is None:
+            check_partitions(found)
+        else:
+            producer.partition_by(partitioners_of(topics))
+        await send_chosen(producer, consumer, found, sent)
+    return is_edited
 
 
-async def _read_chosen(
+async def read_chosen(
     log: Log,
     consumer: Consumer,
     topic: str,
     chosen: Collection[tuple[int, int]],
     sent: Progress,
 ) -> list[DeadLetter]:
+    """Return the letters at these partitions and offsets that the topic still has."""
     # A form may name partitions that the topic never had.
     wanted = {(part, offset) for part, offset in chosen if TopicPartition(topic, part) in sent}
     if not wanted:
@@ -255,7 +281,8 @@ def _is_sent(letter: DeadLetter, sent: Progress) -> bool:
     return sent[letter.partition].has(letter.record.offset)
 
 
-def _shown(letter: DeadLetter, sent: Progress) -> Letter:
+def shown_letter(letter: DeadLetter, sent: Progress) -> Letter:
+    """Return a letter as text."""
     text, partition = letter.text, letter.text(error_handling.PARTITION)
     offset = text(error_handling.OFFSET)
     return Letter(
