@@ -64,6 +64,10 @@ STREAMS_MAX: Final = 64
 """Pages that are kept up to date at a time; further ones stay as they are, and try again."""
 TICK_S: Final = 1.0
 """Between two updates of a page that does not depend on a look at the log."""
+QUIET_MS: Final = 15_000
+"""A stream says something at least this often: proxies end one that is silent for a minute."""
+UNCHANGED: Final = ": unchanged\n\n"
+"""A comment, which browsers pass over; it also finds out whether the browser is still there."""
 CHANGES_MAX: Final = 500
 """Changes that the page of changes shows; the log of the process has all."""
 SAID_MAX: Final = 2_000
@@ -274,7 +278,7 @@ class Console:
     ) -> AsyncGenerator[str]:
         """Yield the page's content and the navigation, whenever they have changed."""
         last: dict[str, str] = {}
-        beats = self._ticks() if self._is_own(parts) else self._watch.sights()
+        beats = self._ticks() if self._is_own(parts) else self._watch.sights(QUIET_MS)
         async for _ in beats:
             await self._turns.begin_page(is_update=True)
             view = await self._view(request, parts, visitor)
@@ -284,8 +288,7 @@ class Console:
             }
             changed = [_event(name, text) for name, text in now.items() if last.get(name) != text]
             last = now
-            # A comment finds out whether the browser is still there.
-            yield "".join(changed) or ": unchanged\n\n"
+            yield "".join(changed) or UNCHANGED
             # No page asks for updates of such a view, which may be a search through the log.
             if not view.is_live:
                 return
@@ -298,7 +301,7 @@ class Console:
                 await asyncio.wait_for(stopped.wait(), TICK_S)
 
     async def _tail(self, topic: str, asked: Asked, request: Request) -> AsyncGenerator[str]:
-        """Yield the page of messages, whenever there are new ones."""
+        """Yield the page of messages, whenever there are new ones, and comments in between."""
         query = dict(request.query_params)
         try:
             async with aclosing(
@@ -309,11 +312,12 @@ class Console:
                     stopped=self._watch.stopped,
                     turns=self._turns,
                     decoder_of=self._schemas.decoder_of,
+                    quiet_ms=QUIET_MS,
                 )
             ) as found:
                 async for each in found:
-                    view = messages(topic, query, each)
-                    yield _event("content", view.content.text)
+                    view = None if each is None else messages(topic, query, each)
+                    yield UNCHANGED if view is None else _event("content", view.content.text)
         except StreamlogError as error:
             yield _event("content", messages(topic, query, None, error=str(error)).content.text)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Final
 
 from streamlog import repeated
@@ -181,9 +181,17 @@ class LogWatch:
         self.stopped.set()
         self._changed.set()
 
-    async def sights(self) -> AsyncIterator[LogSight]:
-        """Yield the present sight, and each new one, until `stop`."""
+    async def sights(self, quiet_ms: int | None = None) -> AsyncIterator[LogSight]:
+        """Yield the present sight, and each new one, until `stop`.
+
+        Args:
+            quiet_ms: how long to wait for a new one before the present one is yielded again; None:
+                for ever.
+        """
+        quiet_s = None if quiet_ms is None else quiet_ms / 1_000
         while not self.stopped.is_set():
             changed = self._changed
             yield self.sight
-            await changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(quiet_s):
+                    await changed.wait()

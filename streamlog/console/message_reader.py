@@ -143,10 +143,11 @@ async def follow(
     stopped: asyncio.Event,
     turns: Turns,
     decoder_of: DecoderOf = decode_nothing,
-) -> AsyncGenerator[Found]:
+    quiet_ms: float = math.inf,
+) -> AsyncGenerator[Found | None]:
     """Yield the newest records of those that are written from now on, whenever there are new ones.
 
-    It ends once `stopped` is set.
+    It ends once `stopped` is set. After `quiet_ms` without new ones it yields None.
 
     Raises:
         UnknownTopicOrPartition, UsageError, StreamlogError: as for `find`.
@@ -160,7 +161,7 @@ async def follow(
             consumer.seek(part, ends[part])
         # At once, so that the page can say that it waits.
         yield Found(records=())
-        skipped = 0
+        skipped, yielded_ms = 0, turns.clock.now_ms()
         while not stopped.is_set():
             polled = await consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS)
             before, began_ms = search.scanned, turns.clock.now_ms()
@@ -170,11 +171,15 @@ async def follow(
                 records = await _texts([*reversed(newest)], search, turns)
                 said = f"{skipped:,} were skipped to keep up" if skipped else ""
                 yield Found(records=records, scanned=search.scanned, stopped=said)
+                yielded_ms = turns.clock.now_ms()
                 # One update for all that arrives meanwhile: a browser can't show more. The more
                 # pages take part in this, the longer each one takes, and the longer it rests.
                 took_s = (turns.clock.now_ms() - began_ms) / 1_000
                 await asyncio.sleep(min(max(PAUSE_S, PAUSE_SHARE * took_s), PAUSE_MAX_S))
                 skipped += await _skip(consumer, parts, search)
+            elif turns.clock.now_ms() - yielded_ms >= quiet_ms:
+                yield None
+                yielded_ms = turns.clock.now_ms()
 
 
 async def _skip(consumer: Consumer, parts: Sequence[TopicPartition], search: _Search) -> int:

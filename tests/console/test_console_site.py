@@ -29,6 +29,7 @@ from streamlog.http_access.user_file import set_user
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from tests.console.consoles import Page, console, fill, read, wait_for
+from tests.servers.nginx import NginxServer
 
 PAGES = (
     "/console/",
@@ -463,18 +464,73 @@ def test_a_live_page_keeps_up_with_a_topic_that_grows_faster_than_it_reads() -> 
                 log, "orders", Asked(), stopped=asyncio.Event(), turns=Turns(SystemClock())
             )
             async with aclosing(live) as updates:
-                assert not (await anext(updates)).records
+                first = await anext(updates)
+                assert first is not None
+                assert not first.records
                 async with log.producer() as producer:
                     for n in range(2_000):
                         await producer.send("orders", b"%d" % n)
                 async for found in updates:
-                    if found.records[0].offset == 1_999:
+                    if found is not None and found.records[0].offset == 1_999:
                         break
+            assert found is not None
             assert [each.offset for each in found.records] == [*range(1_999, 1_949, -1)]
             skipped = int(found.stopped.split()[0].replace(",", ""))
             # All are accounted for, read or not.
             assert skipped
             assert found.scanned + skipped == 2_000
+
+    asyncio.run(main())
+
+
+def test_a_proxy_does_not_cut_off_streams_that_have_nothing_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A look takes place every two seconds at most, and no one writes into the topic.
+    monkeypatch.setattr(console_site, "QUIET_MS", 200)
+
+    async def comments(browser: httpx.AsyncClient, path: str) -> int:
+        found = 0
+        async with browser.stream("GET", path) as answer:
+            # Without comments, nginx cuts the stream off after a second.
+            async for line in answer.aiter_lines():
+                found += line == ": unchanged"
+                if found == 10:
+                    break
+        return found
+
+    async def main() -> None:
+        async with console() as (direct, log):
+            await fill(log, "orders", b"1")
+            lines = f"location / {{ proxy_pass {direct.base_url}; proxy_read_timeout 1s; }}"
+            with NginxServer(lines) as proxy:
+                # The server knows its own name alone.
+                host = {"host": direct.base_url.netloc.decode()}
+                async with httpx.AsyncClient(
+                    base_url=proxy.url, headers=host, timeout=60
+                ) as browser:
+                    for path in ("topics/orders/messages?live=1", "groups"):
+                        assert await comments(browser, f"/console/events/{path}") == 10
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_is_silent_says_so_after_its_time() -> None:
+    clock = _Impatient()
+
+    async def main() -> None:
+        async with Broker.open("data", files=MemoryFiles()) as broker, Log.within(broker) as log:
+            await fill(log, "orders", b"1")
+            stopped = asyncio.Event()
+            live = follow(
+                log, "orders", Asked(), stopped=stopped, turns=Turns(clock), quiet_ms=1_000
+            )
+            async with aclosing(live) as updates:
+                assert await anext(updates) is not None
+                for _ in range(2):
+                    before_ms = clock.now_ms()
+                    assert await anext(updates) is None
+                    assert 1_000 <= clock.now_ms() - before_ms <= 1_100
 
     asyncio.run(main())
 
