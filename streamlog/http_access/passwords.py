@@ -163,7 +163,7 @@ class PasswordGuard:
 
 
 async def _refuse(send: Send) -> None:
-    body = msgspec.json.encode({"error": NO_LOGIN})
+    body = msgspec.json.encode({"error": NO_LOGIN}) + b"\n"
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),

@@ -65,7 +65,7 @@ class NoArguments(Arguments):
 
 async def list_tables(desk: AssistantDesk, _: NoArguments) -> Answer:
     """List the tables of the app: name, partitions, whether keys have windows."""
-    with desk.asked_worker() as worker:
+    async with desk.asked_worker() as worker:
         return {"tables": _parsed(await worker.ask("GET", "tables"))}
 
 
@@ -97,7 +97,7 @@ async def read_table(desk: AssistantDesk, asked: AskedRows) -> Answer:
         wanted = {"prefix": asked.prefix, "at": asked.at, "limit": str(asked.limit + 1)}
         given = {name: value for name, value in wanted.items() if value}
         path += f"?{urlencode({**given, 'stale_ok': 'true'})}"
-    with desk.asked_worker() as worker:
+    async with desk.asked_worker() as worker:
         found = [*_lines(await worker.ask("GET", path))]
     # A scan that fails in its middle says so in its last line.
     failed = found[-1] if found and "error" in found[-1] else None
@@ -142,7 +142,7 @@ async def worker_health(desk: AssistantDesk, _: NoArguments) -> Answer:
 
     The state says whether it is ready, what it restores, and which tasks make no progress.
     """
-    with desk.asked_worker() as worker:
+    async with desk.asked_worker() as worker:
         live, ready = [_parsed(await worker.ask("GET", each)) for each in ("live", "ready")]
         text = (await worker.ask("GET", "metrics")).decode(errors="replace")
     return {"live": live, "ready": ready, **counted(text)}
@@ -184,7 +184,7 @@ async def connectors(desk: AssistantDesk, asked: AskedConnectors) -> Answer:
 
     Of one that is named, also its configuration, without secrets.
     """
-    with desk.asked_connect() as service:
+    async with desk.asked_connect() as service:
         found = await service.connectors()
     if not asked.name:
         rows = [_connector(each) for each in found if asked.name_contains in each.name]

@@ -6,14 +6,15 @@ and an embedded log is free for other processes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
 from streamlog.cli.assistant.bounded_answers import Answer, arguments_of, schema_of
+from streamlog.cli.operate.connectors_command import worker_urls
 from streamlog.cli.session import Session, hinted
 from streamlog.clock import Clock
 from streamlog.console.connect_desk import ConnectAccess, ConnectDesk, RemoteConnect
@@ -21,6 +22,7 @@ from streamlog.console.turns import Turns
 from streamlog.errors import LogError, UsageError
 from streamlog.log import Log
 from streamlog.registry_client import RegistrySettings
+from streamlog.worker.connect.app_herder import PREFIX
 
 A = TypeVar("A", bound=msgspec.Struct)
 UNREADY = 503
@@ -61,40 +63,54 @@ class AssistantDesk:
         given = None if app is None else app.schema_registry
         return RegistrySettings.of(url) if given is None and url else given
 
-    @contextmanager
-    def asked_worker(self) -> Iterator[RemoteConnect]:
+    @asynccontextmanager
+    async def asked_worker(self) -> AsyncIterator[RemoteConnect]:
         """Ask a worker of the app over HTTP in the block.
 
         Raises:
             UsageError: no worker is known.
         """
-        if self.worker is None:
+        found = self.worker or await self._found_worker()
+        if found is None:
             raise UsageError(
                 "no worker is known: start streamlog mcp with --worker http://HOST:PORT, the"
-                " address of a worker that runs with --web, or with -A MODULE for an app with web="
+                " address of a worker that runs with --web, or with -A MODULE"
             )
-        worker = RemoteConnect(self.worker, name="the worker", answers={UNREADY})
+        worker = RemoteConnect(found, name="the worker", answers={UNREADY})
         try:
             yield worker
         finally:
             worker.close()
 
-    @contextmanager
-    def asked_connect(self) -> Iterator[ConnectDesk]:
-        """Ask the Connect service in the block.
+    @asynccontextmanager
+    async def asked_connect(self) -> AsyncIterator[ConnectDesk]:
+        """Ask the Connect service in the block, else a worker of the app.
 
         Raises:
             UsageError: none is known.
         """
-        if self.connect is None:
+        found = self.connect
+        if found is None and (worker := self.worker or await self._found_worker()):
+            found = msgspec.structs.replace(worker, url=worker.url.rstrip("/") + PREFIX)
+        if found is None:
             raise UsageError(
-                "no Connect service is known: start streamlog mcp with --connect http://HOST:8083"
+                "no Connect service is known: start streamlog mcp with --connect http://HOST:8083,"
+                " or with -A MODULE"
             )
-        desk = ConnectDesk(RemoteConnect(self.connect))
+        desk = ConnectDesk(RemoteConnect(found))
         try:
             yield desk
         finally:
             desk.close()
+
+    async def _found_worker(self) -> ConnectAccess | None:
+        """Return a worker that the group of the app names; no password goes to its address."""
+        app = self.session.app
+        if app is None:
+            return None
+        async with self.log() as log:
+            urls = await worker_urls(log, app)
+        return ConnectAccess(urls[0]) if urls else None
 
 
 class AssistantTool(msgspec.Struct, frozen=True, kw_only=True):

@@ -168,7 +168,7 @@ class ChangePlans:
 
     async def plan_connector_switch(self, desk: AssistantDesk, asked: ConnectorSwitch) -> Answer:
         """Plan to pause, resume or restart a connector with its tasks. Changes nothing."""
-        with desk.asked_connect() as service:
+        async with desk.asked_connect() as service:
             found = find_connector(await service.connectors(), asked.connector)
         if found is None:
             raise UsageError(f"there is no connector {asked.connector!r}")
@@ -256,7 +256,7 @@ async def _switch_mirror(desk: AssistantDesk, topic: str, action: str) -> None:
 
 
 async def _switch_connector(desk: AssistantDesk, name: str, action: str) -> None:
-    with desk.asked_connect() as service:
+    async with desk.asked_connect() as service:
         await service.change(name, action)
 
 

@@ -68,7 +68,7 @@ def mcp(
             metavar="URL|FILE",
             envvar=WORKER_VARIABLE,
             help="A worker's HTTP server, for tables; a file has url, user, password, and ca."
-            " Default: that of the app (-A) at its web=.",
+            " Default: that of a worker of the app (-A).",
         ),
     ] = None,
     connect: Annotated[
@@ -77,7 +77,7 @@ def mcp(
             "--connect",
             metavar="URL|FILE",
             envvar=CONNECT_VARIABLE,
-            help="The Connect service, or an app's connectors; a file has url, user, password, ca.",
+            help="A Connect service, as for --worker. Default: the connectors of the app (-A).",
         ),
     ] = None,
     log: LogOption = None,

@@ -15,7 +15,7 @@ import urllib.request
 from base64 import b64encode
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote, urlsplit
@@ -40,11 +40,19 @@ from streamlog.connect_service.service_files import (
     service_settings,
 )
 from streamlog.console.connect_desk import ConnectAccess
-from streamlog.errors import ConfigError, ConnectionLost, StreamlogError, UsageError
+from streamlog.errors import (
+    ConfigError,
+    ConnectionLost,
+    LogError,
+    StreamlogError,
+    UsageError,
+)
 from streamlog.http_access.guarded_server import trusting
 from streamlog.listening import parse_address
 from streamlog.log import Log
 from streamlog.properties import resolve
+from streamlog.protocol.error_codes import ErrorCode
+from streamlog.worker.assignment.streams_assignor import decode_member_info
 from streamlog.worker.connect.app_herder import PREFIX
 
 if TYPE_CHECKING:
@@ -165,13 +173,38 @@ def _url(context: typer.Context, given: str) -> str:
     session: Session = context.find_root().obj
     if given or session.app is None:
         return given or DEFAULT_CONNECT
-    found = web_address(session.app)
-    if found is None:
+    return _app_url(session, session.app, context.params.get("log")) + PREFIX
+
+
+def _app_url(session: Session, app: App, log: str | None) -> str:
+    found = web_address(app)
+    if found is not None:
+        return found
+    # Every client that may join the group can name an address there: no password goes to it.
+    if (_login.get() or login_of_environment()).user:
         raise ConfigError(
-            "the app's workers have no known HTTP address: set web=HOST:PORT in the app, or say"
-            f" --connect http://HOST:PORT{PREFIX}"
+            "the app has no web=HOST:PORT that says where its workers are, and a password is sent"
+            f" to no other address: say --connect http://HOST:PORT{PREFIX}"
         )
-    return found + PREFIX
+    urls = with_log(session, log, partial(worker_urls, app=app))
+    if not urls:
+        raise ConfigError(
+            f"no worker of app {app.id!r} runs with a web server: start one with --web HOST:PORT,"
+            f" or say --connect http://HOST:PORT{PREFIX}"
+        )
+    return urls[0]
+
+
+async def worker_urls(log: Log, app: App) -> list[str]:
+    """Return the URLs of the workers that run at present, as they have told their group."""
+    try:
+        (group,) = await log.admin().describe_groups([app.id])
+    except LogError as error:
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return []
+    endpoints = {decode_member_info(each.user_data).endpoint for each in group.members} - {""}
+    return [f"{app.web_access.scheme}://{each}" for each in sorted(endpoints)]
 
 
 def web_address(app: App | None) -> str | None:
@@ -191,7 +224,7 @@ UrlOption = Annotated[
         envvar=CONNECT_VARIABLE,
         callback=_url,
         show_default=False,
-        help=f"The REST API. Default: that of the app (-A) at its web=, else {DEFAULT_CONNECT}.",
+        help=f"The REST API. Default: that of a worker of the app (-A), else {DEFAULT_CONNECT}.",
     ),
 ]
 PrincipalOption = Annotated[

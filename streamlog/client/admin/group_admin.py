@@ -55,6 +55,8 @@ class GroupMemberDescription(msgspec.Struct, frozen=True):
     client_id: str
     client_host: str
     assignment: frozenset[TopicPartition]
+    user_data: bytes = b""
+    """What a consumer of a classic group has added to its subscription."""
 
 
 class GroupDescription(msgspec.Struct, frozen=True):
@@ -433,7 +435,19 @@ def _member(member: wire.DescribedGroupMember, protocol_type: str) -> GroupMembe
         client_id=member.client_id,
         client_host=member.client_host,
         assignment=assigned,
+        user_data=_user_data(member.member_metadata) if protocol_type == CONSUMER else b"",
     )
+
+
+def _user_data(subscription: bytes) -> bytes:
+    if not subscription:
+        return b""
+    try:
+        said = codec.decode_versioned(wire.ConsumerProtocolSubscription, subscription)
+    # The broker passes on what a client has sent; the group can be described without it.
+    except CorruptData:
+        return b""
+    return bytes(said.user_data or b"")
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

@@ -44,9 +44,10 @@ UNAVAILABLE = 503
 def json_answer(
     content: object, status: int = OK, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an answer as JSON, with caching disabled."""
+    """Return an answer as one line of JSON, with caching disabled."""
     return Response(
-        msgspec.json.encode(content),
+        # With its end: a terminal shows the prompt behind it on a line of its own.
+        msgspec.json.encode(content) + b"\n",
         status,
         headers={"cache-control": "no-store", **(headers or {})},
         media_type="application/json",
