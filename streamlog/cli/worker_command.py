@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 import typer
 from rich.markup import escape
 
+from streamlog.cli.output.restore_progress import shown_restores
 from streamlog.cli.session import (
     LogOption,
     Session,
@@ -32,6 +33,7 @@ from streamlog.cli.session import (
 )
 from streamlog.cli.terminal import log_warnings, out
 from streamlog.cli.topology_commands import print_difference, version
+from streamlog.clock import SystemClock
 from streamlog.connect.declared_connectors import SinkConnector, SourceConnector
 from streamlog.errors import UsageError
 from streamlog.log import EMBEDDED, Log
@@ -90,6 +92,7 @@ def run_workers(
         instance_id=None if slot is None else slot.instance_id,
         connect_site=_connect_site(program),
         console_site=_console_site(program, security),
+        show_restores=partial(shown_restores, clock=SystemClock()),
     )
     # After the app was imported and the worker created, so that `gc.freeze` covers their objects.
     collect_rarely()

@@ -325,6 +325,11 @@ class WorkerTasks:
                 return f"it waits for records of {', '.join(names)}"
         return ""
 
+    def changelogs_left(self) -> dict[TopicPartition, int]:
+        """Return the records left of each changelog that a task is restored from, where known."""
+        left = {each.changelog: each.records_left for each in self._restorers.values()}
+        return {part: records for part, records in left.items() if records}
+
     @property
     def awaits_calls(self) -> bool:
         """Whether async calls of tasks run."""

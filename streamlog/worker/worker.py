@@ -91,7 +91,14 @@ from streamlog.worker.worker_agents import (
     WorkerGroupOffsets,
     rows_for_agents,
 )
-from streamlog.worker.worker_sites import ConnectSite, ConsoleSite, WorkerView, open_pages
+from streamlog.worker.worker_sites import (
+    ConnectSite,
+    ConsoleSite,
+    ShowRestores,
+    WorkerView,
+    open_pages,
+    show_nothing,
+)
 
 if TYPE_CHECKING:
     from streamlog.records.record_columns import RecordColumns
@@ -237,6 +244,7 @@ class Worker:
         instance_id: str | None = None,
         connect_site: ConnectSite | None = None,
         console_site: ConsoleSite | None = None,
+        show_restores: ShowRestores = show_nothing,
     ) -> None:
         """Create a worker of a program; `run` starts it.
 
@@ -250,8 +258,10 @@ class Worker:
                 with this id takes over its tasks without a rebalance.
             connect_site: makes the REST API of the app's connectors; None: without it.
             console_site: makes the console; None: without it.
+            show_restores: shows how far restores are, in a block.
         """
         self._program = program
+        self._show_restores = show_restores
         self._connect_site, self._console_site = connect_site, console_site
         self._log_url = log_url
         self._security = security
@@ -351,6 +361,7 @@ class Worker:
                 view = WorkerView(start, deps, loop, tables, self.exchange.peers, server)
                 pages = open_pages(view, self._connect_site, self._console_site)
                 await stack.enter_async_context(pages)
+            await stack.enter_async_context(self._show_restores(loop.records_left))
             # While the tasks go to a cut, they keep the topics that they have.
             if cut is None:
                 loop.patterns = patterns
@@ -632,6 +643,12 @@ class _WorkerLoop:
     def paused(self) -> frozenset[TopicPartition]:
         """The inputs that wait until tasks or agents have room for more records."""
         return self._pauses.partitions
+
+    def records_left(self) -> dict[str, int]:
+        """Return the records left of what is being restored, by changelog and global table."""
+        tables = {topic: left for topic, left in self._reader.left.items() if left}
+        changelogs = self._tasks.changelogs_left()
+        return {**tables, **{f"{topic}-{number}": n for (topic, number), n in changelogs.items()}}
 
     def sights(self) -> dict[str, Sight]:
         """Return the progress of all tasks and agents, for the watchdog."""

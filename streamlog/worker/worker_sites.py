@@ -90,6 +90,15 @@ ConnectSite: TypeAlias = "Callable[[AppHerder, WorkerServer, str], ASGIApp]"
 """Makes the REST API of connectors, of the server it is part of and the id of the log."""
 ConsoleSite: TypeAlias = Callable[[WorkerView], ServedConsole | None]
 """Makes the console; None: it would open the log to more than can use it already."""
+ShowRestores: TypeAlias = Callable[
+    [Callable[[], Mapping[str, int]]], AbstractAsyncContextManager[None]
+]
+"""Shows restores in a block, by what returns the records left of each changelog and table."""
+
+
+def show_nothing(_left: Callable[[], Mapping[str, int]]) -> AbstractAsyncContextManager[None]:
+    """Show no restore."""
+    return nullcontext()
 
 
 @asynccontextmanager
