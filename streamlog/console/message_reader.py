@@ -177,6 +177,8 @@ async def follow(
                 took_s = (turns.clock.now_ms() - began_ms) / 1_000
                 await asyncio.sleep(min(max(PAUSE_S, PAUSE_SHARE * took_s), PAUSE_MAX_S))
                 skipped += await _skip(consumer, parts, search)
+            # Here, and not by a timer around this generator: it may hold a time-out, which
+            # belongs to the task that began it.
             elif turns.clock.now_ms() - yielded_ms >= quiet_ms:
                 yield None
                 yielded_ms = turns.clock.now_ms()

@@ -363,8 +363,7 @@ class Worker:
                 await stack.enter_async_context(pages)
             await stack.enter_async_context(self._show_restores(loop.records_left))
             # While the tasks go to a cut, they keep the topics that they have.
-            if cut is None:
-                loop.patterns = patterns
+            loop.patterns = patterns if cut is None else None
             await loop.work(stop)
 
     def _measured(

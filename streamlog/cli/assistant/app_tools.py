@@ -59,7 +59,7 @@ _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # ---- tables ----
 
 
-class NoArguments(Arguments):
+class NoArguments(Arguments, frozen=True):
     """Nothing."""
 
 
@@ -69,7 +69,7 @@ async def list_tables(desk: AssistantDesk, _: NoArguments) -> Answer:
         return {"tables": _parsed(await worker.ask("GET", "tables"))}
 
 
-class AskedRows(Arguments):
+class AskedRows(Arguments, frozen=True):
     """Which rows to show."""
 
     table: Name
@@ -90,6 +90,7 @@ async def read_table(desk: AssistantDesk, asked: AskedRows) -> Answer:
     One by its key, those with a prefix, or the windows that contain a time.
     """
     path = f"tables/{quote(asked.table, safe='')}"
+    # With stale rows: while a task moves, an old row with its age is better than an error.
     if asked.key:
         path += f"/{quote(asked.key, safe='')}?stale_ok=true"
     else:
@@ -115,7 +116,8 @@ async def read_table(desk: AssistantDesk, asked: AskedRows) -> Answer:
 
 
 def _lines(body: bytes) -> Iterator[Mapping[str, object]]:
-    for line in body.split(b"\n") if body else ():
+    # Each line ends with a break, so that the last piece is empty.
+    for line in filter(None, body.split(b"\n")):
         found = _parsed(line)
         if isinstance(found, dict):
             yield found
@@ -169,7 +171,7 @@ def _plain(value: str) -> str:
 # ---- connectors ----
 
 
-class AskedConnectors(Arguments):
+class AskedConnectors(Arguments, frozen=True):
     """Which connectors to show."""
 
     name: Annotated[
@@ -221,7 +223,7 @@ def _trace(trace: str) -> dict[str, str]:
 # ---- dead letters ----
 
 
-class AskedLetters(Arguments):
+class AskedLetters(Arguments, frozen=True):
     """Which dead letters to show."""
 
     topic: Annotated[
@@ -242,8 +244,10 @@ async def dead_letters(desk: AssistantDesk, asked: AskedLetters) -> Answer:
     """
     async with desk.log() as log:
         topics = [each.name for each in await log.admin().list_topics()]
+        # By its name: to look into each topic for letters would read the whole log.
         if not asked.topic:
             return {"topics": [each for each in topics if each.endswith(DLQ_SUFFIX)]}
+        # Before the reader is made: it asks for offsets of a group that the name is part of.
         if asked.topic not in topics:
             raise UsageError(f"there is no topic {asked.topic!r}{nearest(asked.topic, topics)}")
         async with letter_reader(log, asked.topic) as consumer:

@@ -89,6 +89,7 @@ class ChangePlans:
     def _add(self, what: str, make: Callable[[], Awaitable[object]], facts: Answer) -> Answer:
         now_ms = self._clock.now_ms()
         self._plans = {name: each for name, each in self._plans.items() if each.until_ms > now_ms}
+        # The oldest goes first: a client that only plans must not fill the memory.
         while len(self._plans) >= PLANS_MAX:
             del self._plans[next(iter(self._plans))]
         self._made += 1
@@ -110,6 +111,7 @@ class ChangePlans:
         plan = self._plans.get(asked.plan)
         if plan is None or plan.until_ms <= self._clock.now_ms():
             raise UsageError(f"there is no plan {asked.plan!r}, or it is older than 10 minutes")
+        # The words are what the operator has read; the number alone may be that of another plan.
         if asked.change != plan.what:
             raise UsageError(f"{asked.plan} is another change: {plan.what}")
         # Before it is made: a change that failed half-way needs a new look at what is there now.
@@ -128,6 +130,7 @@ class ChangePlans:
         async with desk.log() as log:
             look = await look_at_group(log, asked.group)
             moves = await plan_reset(log, asked.group, form)
+        # Offsets and not the target: "latest" would mean another place when the change is made.
         offsets = {TopicPartition(each.topic, each.partition): each.after for each in moves}
         facts = {"members_now": len(look.members), "moves": moves}
         what = f"reset group {asked.group}: {named_moves(moves)}"
@@ -177,7 +180,7 @@ class ChangePlans:
         return self._add(what, make, {"state": found.state})
 
 
-class PlannedChange(Arguments):
+class PlannedChange(Arguments, frozen=True):
     """Which plan to make."""
 
     plan: Name
@@ -186,7 +189,7 @@ class PlannedChange(Arguments):
     ]
 
 
-class GroupReset(Arguments):
+class GroupReset(Arguments, frozen=True):
     """Where to move a group."""
 
     group: Name
@@ -200,7 +203,7 @@ class GroupReset(Arguments):
     ] = ""
 
 
-class LettersAgain(Arguments):
+class LettersAgain(Arguments, frozen=True):
     """Which letters to send again."""
 
     topic: Name
@@ -214,14 +217,14 @@ class LettersAgain(Arguments):
     ]
 
 
-class MirrorSwitch(Arguments):
+class MirrorSwitch(Arguments, frozen=True):
     """What to do with a mirror topic."""
 
     topic: Name
     action: Literal["pause", "resume"]
 
 
-class ConnectorSwitch(Arguments):
+class ConnectorSwitch(Arguments, frozen=True):
     """What to do with a connector."""
 
     connector: Name

@@ -56,7 +56,7 @@ Characters = Annotated[
 ]
 
 
-class Watched(Arguments):
+class Watched(Arguments, frozen=True):
     """For how long to look."""
 
     watch_seconds: Annotated[
@@ -65,7 +65,7 @@ class Watched(Arguments):
     ] = 2.0
 
 
-class Filtered(Arguments):
+class Filtered(Arguments, frozen=True):
     """Which rows of a list to show."""
 
     name_contains: Contains = ""
@@ -126,6 +126,7 @@ async def list_groups(desk: AssistantDesk, asked: Filtered) -> Answer:
 
 async def _figures(desk: AssistantDesk, asked: Filtered, what: str, key: str) -> Answer:
     async with desk.log() as log:
+        # Without an observation: a list is asked for often, and rates are in the overview's time.
         view = await LogLook(log, url=desk.log_url, clock=desk.clock).view(0)
         found = msgspec.convert(figures(_sight(view, log))[what], list[dict[str, object]])
     rows = sorted(
@@ -135,7 +136,7 @@ async def _figures(desk: AssistantDesk, asked: Filtered, what: str, key: str) ->
     return {**listed(what, rows, asked.limit), "not_seen": list(view.unseen)}
 
 
-class OneTopic(Arguments):
+class OneTopic(Arguments, frozen=True):
     """A topic."""
 
     topic: Name
@@ -151,6 +152,7 @@ async def describe_topic(desk: AssistantDesk, asked: OneTopic) -> Answer:
         parts = [
             each for each in await log.admin().describe_partitions() if each.topic == asked.topic
         ]
+        # Without a leader, no broker knows the offsets; other partitions still show theirs.
         keys = [TopicPartition(asked.topic, each.partition) for each in parts if each.leader >= 0]
         async with log.consumer() as consumer:
             begins, ends = await consumer.begin_offsets(keys), await consumer.end_offsets(keys)
@@ -165,6 +167,7 @@ async def describe_topic(desk: AssistantDesk, asked: OneTopic) -> Answer:
         }
         for each in sorted(parts, key=lambda each: each.partition)
     ]
+    # A topic has some thirty settings; what differs is what may be wrong.
     own = {each.name: each.value for each in settings.entries if each.source != "default"}
     return {
         "topic": asked.topic,
@@ -174,7 +177,7 @@ async def describe_topic(desk: AssistantDesk, asked: OneTopic) -> Answer:
     }
 
 
-class OneGroup(Arguments):
+class OneGroup(Arguments, frozen=True):
     """A consumer group."""
 
     group: Name
@@ -199,7 +202,7 @@ async def describe_group(desk: AssistantDesk, asked: OneGroup) -> Answer:
 # ---- records ----
 
 
-class AskedMessages(Arguments):
+class AskedMessages(Arguments, frozen=True):
     """Which records to show."""
 
     topic: Name
@@ -240,6 +243,7 @@ async def read_messages(desk: AssistantDesk, asked: AskedMessages) -> Answer:
         "as": asked.read_as,
         "partition": "" if asked.partition is None else str(asked.partition),
     }
+    # Before the log is opened: a mistake in the filter costs nothing.
     wanted = asked_of(query)
     async with desk.log() as log:
         registry = desk.registry_of(log)
@@ -258,6 +262,7 @@ async def read_messages(desk: AssistantDesk, asked: AskedMessages) -> Answer:
 
 
 def _following(found: Found, asked: AskedMessages) -> Answer:
+    # The newest come backwards: what follows them was not written yet.
     if asked.begin == "newest":
         return {}
     start = found.following
@@ -299,7 +304,7 @@ def _bytes(shown: ShownBytes, characters: int) -> object:
 # ---- mirrors ----
 
 
-class AskedMirrors(Arguments):
+class AskedMirrors(Arguments, frozen=True):
     """Which mirrors to show."""
 
     topic: Annotated[
@@ -319,6 +324,7 @@ async def mirrors(desk: AssistantDesk, asked: AskedMirrors) -> Answer:
             known = [each.topic for each in look.mirrors]
             raise UsageError(f"there is no mirror {asked.topic!r}{nearest(asked.topic, known)}")
         return {"mirror": one}
+    # Partitions only of a mirror that is named: a link may have thousands.
     rows = [
         msgspec.structs.replace(each, partitions=())
         for each in look.mirrors
@@ -330,7 +336,7 @@ async def mirrors(desk: AssistantDesk, asked: AskedMirrors) -> Answer:
 # ---- errors ----
 
 
-class Explained(Arguments):
+class Explained(Arguments, frozen=True):
     """What to explain."""
 
     name: Annotated[

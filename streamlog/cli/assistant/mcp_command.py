@@ -8,9 +8,12 @@ once; a call ends after `CALL_S`; an error of a call is an answer, and no end of
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -21,6 +24,7 @@ from streamlog.errors import ConfigError, StreamlogError, UsageError
 from streamlog.metrics.build_info import install_command, release
 
 if TYPE_CHECKING:
+    from anyio import AsyncFile
     from mcp import types
     from mcp.server.lowlevel import Server
 
@@ -32,6 +36,9 @@ WAITING_MAX: Final = 16
 """Calls that wait for their turn; further ones are refused."""
 WORKER_VARIABLE: Final = "STREAMLOG_WORKER"
 CONNECT_VARIABLE: Final = "STREAMLOG_CONNECT"
+STANDARD_INPUT: Final = 0
+CHUNK_BYTES: Final = 64 * 1024
+REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
 INVALID_PARAMS: Final = -32602
 """JSON-RPC's number, as MCP has it for an unknown tool."""
 INSTRUCTIONS: Final = (
@@ -97,6 +104,7 @@ def mcp(
             f"streamlog mcp needs the library of MCP ({error.name} is missing):"
             f" {install_command('mcp')}"
         ) from error
+    # Without this, a person who tries the command sees nothing, and takes it for a hang.
     if sys.stdin.isatty():
         say(f"serving {desk.log_url} to an assistant on standard input; Ctrl-D ends it", err=True)
     run(_serve(server))
@@ -150,6 +158,7 @@ def _connect_access(given: str | None) -> ConnectAccess | None:
     from streamlog.cli.operate.connectors_command import login_of_environment  # noqa: PLC0415 - as above
 
     found = _access(given, "--connect")
+    # Not for workers: the password of the environment is that of the Connect service.
     return found if found is None or found.user else login_of_environment().access(found.url)
 
 
@@ -164,8 +173,48 @@ def _tools(desk: AssistantDesk) -> Sequence[AssistantTool]:
 async def _serve(server: Server[object]) -> None:
     from mcp.server.stdio import stdio_server  # noqa: PLC0415 - an extra
 
-    async with stdio_server() as (requests, answers):
+    lines = cast("AsyncFile[str]", request_lines(STANDARD_INPUT))
+    async with stdio_server(lines) as (requests, answers):
         await server.run(requests, answers, server.create_initialization_options())
+
+
+async def request_lines(fd: int) -> AsyncIterator[str]:
+    """Yield the lines of a file until its end.
+
+    Raises:
+        UsageError: a line is longer than a request may be.
+    """
+    loop, chunks = asyncio.get_running_loop(), asyncio.Queue[bytes]()
+    # One chunk at a time: a client that writes faster than its calls are answered has to wait.
+    room = threading.Semaphore(1)
+
+    def read() -> None:
+        data = b"begin"
+        with suppress(RuntimeError):  # The server has ended, and its loop.
+            while data:
+                room.acquire()
+                # A terminal that has gone is the end as well.
+                data = _chunk(fd)
+                loop.call_soon_threadsafe(chunks.put_nowait, data)
+
+    # A daemon, and not the library's reader: a thread that waits for input would keep the process
+    # from its end after Ctrl-C.
+    threading.Thread(target=read, name="requests", daemon=True).start()
+    rest = b""
+    while data := await chunks.get():
+        room.release()
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+        if len(rest) > REQUEST_BYTES_MAX:
+            raise UsageError(f"a request has more than {REQUEST_BYTES_MAX} bytes")
+
+
+def _chunk(fd: int) -> bytes:
+    try:
+        return os.read(fd, CHUNK_BYTES)
+    except OSError:
+        return b""
 
 
 class AssistantServer:
@@ -223,6 +272,7 @@ class AssistantServer:
         from mcp import MCPError  # noqa: PLC0415 - an extra
 
         tool = self._tools.get(params.name)
+        # MCP has an error of the protocol for this; all others are answers that a model can read.
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name[:100]!r}")
         if tool.is_planning and not self._allow_changes:
@@ -230,6 +280,7 @@ class AssistantServer:
                 f"{tool.name} belongs to changes, and this server only reads: the operator has to"
                 " start it with streamlog mcp --allow-changes"
             )
+        # A client that repeats a slow call without end would otherwise pile calls up here.
         if self._waiting >= WAITING_MAX:
             return self._refused(f"{WAITING_MAX} calls wait already: repeat this one later")
         self._waiting += 1
@@ -250,6 +301,7 @@ class AssistantServer:
     async def _answer(self, tool: AssistantTool, given: Mapping[str, object]) -> str:
         from streamlog.cli.assistant.bounded_answers import bounded  # noqa: PLC0415 - as above
 
+        # The time begins with the turn: a call is not late because another one was slow.
         async with self._turn, asyncio.timeout(CALL_S):
             return bounded(await tool.call(self._desk, given))
 

@@ -203,6 +203,7 @@ async def worker_urls(log: Log, app: App) -> list[str]:
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise
         return []
+    # A worker without a web server names none; any other answers for all, as it asks the leader.
     endpoints = {decode_member_info(each.user_data).endpoint for each in group.members} - {""}
     return [f"{app.web_access.scheme}://{each}" for each in sorted(endpoints)]
 

@@ -18,7 +18,7 @@ from streamlog.clock import Clock
 
 LOOK_S: Final = 0.5
 FIRST_MS: Final = 2_000
-"""A restore that takes less is over before its words are read."""
+"""A shorter restore ends before its words are read."""
 LINE_MS: Final = 10_000
 RATE_MS: Final = 15_000
 """The time over which the rate is measured: reads come in batches."""
@@ -127,6 +127,7 @@ async def shown_restores(
 
 
 async def _show(left: Callable[[], Mapping[str, int]], clock: Clock) -> None:
+    # Until the worker ends: a rebalance may bring tasks to restore at any time.
     while True:
         if left():
             await _show_one(left, clock)

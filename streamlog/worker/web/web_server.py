@@ -44,10 +44,11 @@ UNAVAILABLE = 503
 def json_answer(
     content: object, status: int = OK, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an answer as one line of JSON, with caching disabled."""
+    """Return an answer as JSON, with caching disabled; an error is a whole line."""
+    # People see errors in a terminal, where the prompt would follow on the line of the error.
+    end = b"\n" if status >= MALFORMED else b""
     return Response(
-        # With its end: a terminal shows the prompt behind it on a line of its own.
-        msgspec.json.encode(content) + b"\n",
+        msgspec.json.encode(content) + end,
         status,
         headers={"cache-control": "no-store", **(headers or {})},
         media_type="application/json",

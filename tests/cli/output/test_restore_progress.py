@@ -94,10 +94,11 @@ asyncio.run(main())
 def test_a_terminal_shows_a_bar_and_a_log_has_lines() -> None:
     shown, _ = on_terminal(SHOW)
     assert re.search(r"restoring shop-counts-0.* of 980 records", shown)
-    piped, _ = on_terminal(f"import os\nos.dup2(1, 2)\n{SHOW}", stdout=-1)
-    (line,) = piped.splitlines()
-    assert "INFO    restoring shop-counts-0: 9" in line
-    assert "of 980 records left" in line
+    _, piped = on_terminal(f"import os\nos.dup2(1, 2)\n{SHOW}", stdout=-1)
+    lines = [each for each in piped.splitlines() if "restoring" in each]
+    assert lines, piped
+    assert all("INFO    restoring shop-counts-0: " in each for each in lines)
+    assert "of 980 records left" in lines[0]
 
 
 RECORDS = 3_000
@@ -144,14 +145,15 @@ async def count_all(log: Log, seen: list[Mapping[str, int]]) -> None:
             await producer.send("orders", b"1", key=b"%d" % number)
     while sum((await log.admin().group_offsets("shop")).values()) < RECORDS:
         pass
-    assert not any(seen)
+    # Of a new changelog, at most the fence is left, which the worker has just written.
+    assert all(count <= 1 for each in seen for count in each.values())
 
 
 async def restore_all(_log: Log, seen: list[Mapping[str, int]]) -> None:
     while not any(seen) or seen[-1]:  # noqa: ASYNC110 - each turn of the loop is a look
         await asyncio.sleep(0)
     found = [each for each in seen if each]
-    assert {name for each in found for name in each} == {"shop-counts-changelog-0"}
+    assert {name for each in found for name in each} == {"shop-0-changelog-0"}
     left = [count for each in found for count in each.values()]
     assert left == sorted(left, reverse=True)
 
