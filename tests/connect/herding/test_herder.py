@@ -536,7 +536,7 @@ def test_a_worker_decides_nothing_before_its_first_round() -> None:
     assert (herder.is_leader, herder.generation, herder.starts) == (False, 0, StartCounts())
     assert (herder.slot_counts(), herder.tick(10**9)) == ({}, [])
     dealt = [connector_record("y", SINK), *task_records("y", [SINK])]
-    for record in (*dealt, (b"logger-cluster-a", b"{}")):
+    for record in (*dealt, (b"logger-cluster-a", b'{"level":"DEBUG"}')):
         assert herder.replayed(*record, 0, 0) == []
     with pytest.raises(ConnectRefusal, match="does not lead"):
         herder.asked(1, DeleteConnector("y"), 0)
@@ -641,6 +641,17 @@ def test_a_request_and_a_discovery_wait_for_half_a_minute() -> None:
     assert not made.discoveries
     made.tick(1)
     assert len(made.discoveries) == 1
+
+
+@pytest.mark.parametrize("request_", [DeleteConnector("x"), SetTarget("x", TargetState.STOPPED)])
+def test_a_source_that_is_gone_or_stopped_is_asked_no_more(request_: Request) -> None:
+    made = group("w1")
+    made.ask(1, PutConnector("x", SOURCE))
+    made.settle()
+    made.ask(2, request_)
+    made.settle()
+    made.tick(DISCOVER_MS)
+    assert not made.discoveries
 
 
 steps = st.lists(
