@@ -13,9 +13,7 @@ from streamlog.connect.herding import herder as herder_module
 from streamlog.connect.herding.configs import (
     TASK_PARTS,
     ConnectConfigs,
-    RestartRequest,
     connector_record,
-    restart_record,
     task_records,
 )
 from streamlog.connect.herding.herder import (
@@ -585,10 +583,6 @@ def test_a_wish_to_restart_that_says_nothing_restarts_nothing(value: bytes | Non
     made.log.append((b"restart-connector-y", value))
     made.settle()
     assert made.members["w1"].herder.own.starts.attempts == before
-    # A wish for the tasks of a connector that is not there any more finds none.
-    made.log.append(restart_record("z", RestartRequest(include_tasks=True)))
-    made.settle()
-    assert len(made.running()) == 3
 
 
 def test_a_task_is_restarted_by_its_worker_alone() -> None:
