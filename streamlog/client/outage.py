@@ -27,6 +27,10 @@ class Outage(Generic[T]):
         """Whether anything fails."""
         return bool(self._failing)
 
+    def __len__(self) -> int:
+        """Return how many things fail."""
+        return len(self._failing)
+
     def begin(self, failing: Iterable[T], now_ms: int) -> bool:
         """Note failures; return whether to log the start of an outage."""
         is_first = not self._failing

@@ -6,6 +6,7 @@ Each part of a client that logs the loss of its broker logs one line when the br
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from streamlog.client.admin import NewTopic
 from streamlog.client.outage import Outage
+from streamlog.client.producer import sender
+from streamlog.client.producer.sender import NAMED_MAX
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from tests.broker.process import BrokerProcess
@@ -43,6 +46,7 @@ def test_an_outage_ends_when_its_last_partition_recovers(
             failing &= parts
             outage.keep(parts)
         assert outage.is_on is bool(failing)
+        assert len(outage) == len(failing)
 
 
 def test_each_part_of_a_client_logs_one_line_after_an_outage(
@@ -75,3 +79,41 @@ def test_each_part_of_a_client_logs_one_line_after_an_outage(
     for part in ("answer fetches again", "accept records again"):
         assert 1 <= sum(part in text for text in again) <= (2 if "fetch" in part else 1), again
     assert len(again) <= len(gone)
+
+
+async def log_says(part: str) -> None:
+    """Return once a line with these words is logged."""
+    said, logger = asyncio.Event(), logging.getLogger(sender.__name__)
+
+    def look(record: logging.LogRecord) -> bool:
+        if part in record.getMessage():
+            said.set()
+        return True
+
+    logger.addFilter(look)
+    try:
+        await said.wait()
+    finally:
+        logger.removeFilter(look)
+
+
+def test_an_outage_of_many_partitions_names_a_few(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = 5 * NAMED_MAX
+
+    async def lived(broker: BrokerProcess) -> None:
+        async with Log.open(f"kafka://{broker.address}") as log, log.producer() as producer:
+            await log.admin().create_topics([NewTopic("t", count)])
+            await (await producer.send("t", b"before", partition=0))
+            await asyncio.to_thread(broker.kill)
+            sent = [await producer.send("t", b"meanwhile", partition=n) for n in range(count)]
+            await log_says("no more are named")
+            await asyncio.to_thread(broker.__enter__)
+            await asyncio.gather(*sent)
+
+    with BrokerProcess(tmp_path / "data") as broker:
+        asyncio.run(asyncio.wait_for(lived(broker), 30))
+    named = [text for text in caplog.messages if text.startswith("t-")]
+    assert len(named) == NAMED_MAX
+    assert sum("no more are named" in text for text in caplog.messages) == 1

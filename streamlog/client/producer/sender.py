@@ -52,6 +52,8 @@ REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
 """A produce request of this many bytes takes no further batch."""
 TROUBLE_BACKOFF_MS: Final = 100
 """Wait after a look-up or a connection attempt has failed."""
+NAMED_MAX: Final = 10
+"""Partitions of an outage that the log names."""
 LEADERLESS_MS: Final = 2_000
 """How long a partition may be without a leader before the sender logs it: a new topic, or one whose
 leader moves, is for a moment."""
@@ -414,7 +416,11 @@ class Sender:
         if not trouble.is_logged and not (is_moving and now_ms - trouble.since_ms < LEADERLESS_MS):
             trouble.is_logged = True
             self._outage.begin([batch.partition], now_ms)
-            log.warning(said, _name(batch), error)
+            # A broker that is gone may lead thousands of them.
+            if len(self._outage) <= NAMED_MAX:
+                log.warning(said, _name(batch), error)
+            elif len(self._outage) == NAMED_MAX + 1:
+                log.warning("more than %d partitions fail; no more are named", NAMED_MAX)
 
     def _end_outage(self, partition: TopicPartition) -> None:
         """Note that a partition accepts records again; log it if all partitions do."""
