@@ -40,6 +40,9 @@ WITHOUT_JSON = {
     "run until they are stopped, and log": {
         "worker", "broker", "dev", "connect", "canary",
     },
+    "speak JSON-RPC to a program": {
+        "mcp",
+    },
     "print a document, whose form --format or the command itself decides": {
         "topology", "contracts map", "contracts export", "connectors offsets",
         "generate grafana", "generate alerts", "generate prometheus", "generate systemd",
