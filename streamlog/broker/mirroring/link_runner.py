@@ -11,7 +11,7 @@ refuses is logged, once for each reason, and asked again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from streamlog.broker.quorum.metadata.mirror_topics import LogEra, MirrorLink, M
 from streamlog.errors import CorruptData, StreamlogError, UnsupportedVersion
 from streamlog.protocol.error_codes import describe
 from streamlog.protocol.messages.mirror_messages import (
+    AlterableMirror,
     AlterMirrorsRequest,
     AlterMirrorsResponse,
     CreateMirrorsRequest,
@@ -203,16 +204,25 @@ class LinkRunner:
                 self._note_results(answer.topics)
         # After the creations: a topic under another name may take over from one that has gone.
         if plan.stopped:
-            stop = AlterMirrorsRequest(wall_ms=self._clock.wall_ms(), topics=list(plan.stopped))
-            stopped = await self._ask(stop)
-            if isinstance(stopped, AlterMirrorsResponse):
-                self._note_results(stopped.topics)
+            await self._stop(plan.stopped)
         if self._config.sync_topic_configs_enabled:
             await self._copy_configs(known, configs)
         if self._config.sync_acls_enabled:
             await self._acls.copy()
         copied = [each for each in known if each.mirror.copies]
         await self._apps.mark({each.name: each.mirror.source_topic for each in copied})
+
+    async def _stop(self, mirrors: Sequence[AlterableMirror]) -> None:
+        """Stop mirrors that can't go on, and log why."""
+        request = AlterMirrorsRequest(wall_ms=self._clock.wall_ms(), topics=list(mirrors))
+        answer = await self._ask(request)
+        if not isinstance(answer, AlterMirrorsResponse):
+            return
+        self._note_results(answer.topics)
+        reasons = {each.name: each.reason for each in mirrors}
+        for each in answer.topics:
+            if not each.error_code:
+                _log.error("%s is not mirrored any more: %s", each.name, reasons[each.name])
 
     def _known(self) -> list[KnownMirror]:
         metadata = self._metadata

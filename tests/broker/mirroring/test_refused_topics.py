@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.security import SecurityConfig
@@ -60,7 +62,9 @@ async def told(target: Broker, *parts: str) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_topic_that_the_user_may_not_see_is_not_taken_for_a_deleted_one() -> None:
+def test_a_topic_that_the_user_may_not_see_is_not_taken_for_a_deleted_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story() -> None:
         async with (
             serving(MemoryFiles(), config=CHECKING) as (source, address),
@@ -82,6 +86,8 @@ def test_a_topic_that_the_user_may_not_see_is_not_taken_for_a_deleted_one() -> N
             )
             await until(lambda: stopped(target, "gone").startswith("the source has deleted it; "))
             assert not any(stopped(target, each) for each in TOPICS)
+            (said,) = (each for each in caplog.messages if "not mirrored any more" in each)
+            assert said.startswith("gone is not mirrored any more: the source has deleted it; ")
 
             await allow_all(source)
             for each in TOPICS:
