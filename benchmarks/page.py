@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.compared import Kept
-from benchmarks.engine.participants import FAUST, OURS, QUIX, STREAMS, WAX
+from benchmarks.engine.participants import OURS, STREAMS
 from benchmarks.hot_paths import HISTORY
 from conformance.kafka import NEWEST
 
@@ -53,7 +53,6 @@ def _by_workers(title: str, job: str, variant: str, peers: Sequence[str]) -> Row
 _THROUGH: Final = "through to a consumer"
 _SYNCED: Final = f"{_THROUGH}, each message synced"
 _JAVA: Final = "Java's producer performance test"
-_PYTHON: Final = (QUIX, WAX, FAUST)
 _CREATE: Final = "create 5,000 partitions"
 _RESTART: Final = "restart after a kill, 5,000 filled partitions"
 _TO_KAFKA: Final = "mirror to Kafka"
@@ -93,15 +92,6 @@ TABLES: Final[Mapping[str, Comparison]] = {
                 f"j2 {OURS} built-in: most memory",
                 (f"j2 {STREAMS}: most memory",),
             ),
-        ),
-    ),
-    "python": Comparison(
-        _PYTHON,
-        (
-            _by_workers("filter, map, and write", "j1", "typed", _PYTHON),
-            _by_workers("windows, a row for every update", "j2", "built-in", _PYTHON),
-            _by_workers("windows, final rows", "j2-final", "built-in", [QUIX]),
-            _by_workers("join of a stream with a table", "j3", "typed", _PYTHON),
         ),
     ),
     "partitions": Comparison(

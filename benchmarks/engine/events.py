@@ -22,6 +22,8 @@ WINDOW_MS = 10_000
 CLOSING_MS = 10 * WINDOW_MS
 """An event so much later than the last one closes its window everywhere."""
 ITEM = "an item whose description fills the event up to two hundred bytes".ljust(128, ".")
+PAUSE_MS = 360 * WINDOW_MS
+"""An hour between two rounds: longer than a closing event, and than any pause."""
 COUNTRIES = ("DE", "FR", "PL", "US", "JP")
 NOBODY = "nobody"
 
@@ -85,10 +87,11 @@ def closing_event(number: int) -> Loaded:
 def rounds_of(records: int, rounds: int) -> list[range]:
     """The numbers of the events of each round, so far apart that none is late after a closing one.
 
-    The first number of each round begins a window.
+    Final rows of ours also count the time that passes without events, so that a round has to come
+    later in event time than the pause before it takes. Each round begins with a window.
     """
     per_window = WINDOW_MS * EVENTS_PER_MS
-    apart = -(-records // per_window) * per_window + CLOSING_MS * EVENTS_PER_MS + per_window
+    apart = -(-records // per_window) * per_window + PAUSE_MS * EVENTS_PER_MS
     return [range(number * apart, number * apart + records) for number in range(rounds)]
 
 
