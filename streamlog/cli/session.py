@@ -56,7 +56,8 @@ collections; with the defaults the collector would walk them after every 700 all
 garbage waits longer, some megabytes for most apps."""
 
 FROZEN_STEP = 100
-"""At least so many partitions come before they are exempt, or go before all are walked again."""
+"""How many partitions are at least created before they are exempt, or deleted before the collector
+walks all of them again."""
 
 KEPT_BYTES = 64 * 1024 * 1024
 """Freed memory that a worker keeps at the end of its heap for the next batches."""
@@ -98,7 +99,7 @@ class FrozenPartitions:
         """The full collections that have to be over before objects are exempt again."""
 
     def freeze(self) -> None:
-        """Exempt what there is now."""
+        """Exempt all objects that exist now from collection."""
         self._frozen, self._dropped = self._turnover()
         gc.freeze()
 

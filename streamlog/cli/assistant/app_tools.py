@@ -21,7 +21,7 @@ from streamlog.cli.assistant.log_tools import (
     ROWS_DEFAULT,
     VALUE_DEFAULT,
     Characters,
-    Contains,
+    Filtered,
     Limit,
     Name,
     record_row,
@@ -171,14 +171,12 @@ def _plain(value: str) -> str:
 # ---- connectors ----
 
 
-class AskedConnectors(Arguments, frozen=True):
+class AskedConnectors(Filtered, frozen=True):
     """Which connectors to show."""
 
     name: Annotated[
         str, Meta(max_length=NAME_MAX, description="One connector with its configuration.")
     ] = ""
-    name_contains: Contains = ""
-    limit: Limit = ROWS_DEFAULT
 
 
 async def connectors(desk: AssistantDesk, asked: AskedConnectors) -> Answer:

@@ -304,14 +304,12 @@ def _bytes(shown: ShownBytes, characters: int) -> object:
 # ---- mirrors ----
 
 
-class AskedMirrors(Arguments, frozen=True):
+class AskedMirrors(Filtered, frozen=True):
     """Which mirrors to show."""
 
     topic: Annotated[
         str, Meta(max_length=NAME_MAX, description="One mirror topic with its partitions.")
     ] = ""
-    name_contains: Contains = ""
-    limit: Limit = ROWS_DEFAULT
 
 
 async def mirrors(desk: AssistantDesk, asked: AskedMirrors) -> Answer:

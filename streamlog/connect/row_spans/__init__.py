@@ -143,7 +143,7 @@ def _number_ends(bits: int) -> bytes:
     return array("i", range(0, (_NUMBER_BYTES << bits) + 1, _NUMBER_BYTES)).tobytes()
 
 
-# So many tables are remembered with the form of their rows.
+# The tables whose form of rows is remembered.
 @lru_cache(maxsize=256)
 def _form_of(serde: JsonSerde[Any], names: tuple[str, ...]) -> JsonForm | None:
     """Return how a serde writes rows with these columns; None if it has to do so itself."""
