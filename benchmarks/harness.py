@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -161,9 +161,16 @@ def running(*arguments: str, **environment: str) -> Iterator[Process]:
 
 
 @contextmanager
-def broker(directory: Path, *, flush: str = "always") -> Iterator[tuple[Process, str]]:
+def broker(
+    directory: Path, *, flush: str = "always", settings: Mapping[str, object] | None = None
+) -> Iterator[tuple[Process, str]]:
     """A broker process on a free port; yields it with its URL."""
-    options = ("--listen", "127.0.0.1:0", "--flush", flush)
+    options = ["--listen", "127.0.0.1:0", "--flush", flush]
+    if settings:
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory.with_suffix(".properties")
+        file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        options += ["--config", str(file)]
     with running("streamlog", "broker", "--data", str(directory), *options) as process:
         said = []
         for line in process.popen.stdout or ():

@@ -38,6 +38,7 @@ REQUESTS: Final = 20_000
 BYTES: Final = 200_000_000
 """Sent at each record size, and not more records than RECORDS."""
 LARGEST: Final = 11_000_000
+SPARE_CONNECTIONS: Final = 100
 LOOKS: Final = 1_000
 FILL_BYTES: Final = 100_000
 """Of one record, where much has to be written."""
@@ -120,7 +121,10 @@ async def topics(directory: Path, count: int) -> AsyncIterator[Curve]:
 
 async def connections(directory: Path, count: int) -> AsyncIterator[Curve]:
     """Connections that take turns, a message a request; and memory."""
-    with broker(directory, flush="os") as (process, url):
+    # By default, fewer are allowed from one address.
+    most = count + SPARE_CONNECTIONS
+    settings = {"max.connections": most, "max.connections.per.ip": most}
+    with broker(directory, flush="os", settings=settings) as (process, url):
         async with Log.open(url) as log, AsyncExitStack() as stack:
             await log.admin().create_topics([NewTopic("t", 1)])
             host, _, port = url.removeprefix("kafka://").rpartition(":")

@@ -17,7 +17,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from streamlog.connect.connector_errors import BadRecord
-from streamlog.connect.row_schema import Field, Kind, Schema, fields_of
+from streamlog.connect.row_schema import Kind
 
 DAY_MS: Final = 86_400_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -250,44 +250,3 @@ def _out_of_range(text: str) -> BadRecord:
 
 
 # ------------------------------------------------------------------------------ headers
-
-
-def header_bytes(value: object, schema: Schema | None = None) -> bytes | None:
-    """Return a value as Connect's SimpleHeaderConverter writes it into a header."""
-    if value is None:
-        return None
-    # Only within another value do texts and bytes have quotes.
-    if isinstance(value, str | bytes | bytearray | memoryview):
-        return java_text(value).encode()
-    return _embedded(value, schema).encode()
-
-
-def _embedded(value: object, schema: Schema | None) -> str:
-    if value is None:
-        return "null"
-    if schema is not None and schema.kind == "struct":
-        row = fields_of(value)
-        fields = (
-            f"{_quoted(each.name)}:{_embedded(_in_struct(each, row), each.schema)}"
-            for each in schema.fields
-        )
-        return f"{{{','.join(fields)}}}"
-    inner = None if schema is None else schema.items
-    if isinstance(value, Mapping):
-        pairs = (f"{_embedded(key, None)}:{_embedded(each, inner)}" for key, each in value.items())
-        return f"{{{','.join(pairs)}}}"
-    if isinstance(value, list | tuple):
-        return f"[{','.join(_embedded(each, inner) for each in value)}]"
-    text = java_text(value, None if schema is None else schema.kind)
-    return _quoted(text) if isinstance(value, str | bytes | bytearray | memoryview) else text
-
-
-def _in_struct(field: Field, row: Mapping[str, object]) -> object:
-    value = row.get(field.name)
-    # Java's structs have their defaults for nulls. One of a logical type is left to its reader.
-    return field.default if value is None and field.schema.logical is None else value
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

@@ -20,7 +20,6 @@ from streamlog.connect.connector_errors import BadRecord
 from streamlog.connect.java_values import (
     date_text,
     float_text,
-    header_bytes,
     moment_ms,
     moment_of,
     parse_decimal,
@@ -32,7 +31,7 @@ from streamlog.connect.java_values import (
     truncated,
     wrapped,
 )
-from streamlog.connect.row_schema import Field, Kind, Schema
+from streamlog.connect.row_schema import Kind
 
 C_TYPES: dict[Kind, Any] = {
     "int8": ctypes.c_int8, "int16": ctypes.c_int16, "int32": ctypes.c_int32,
@@ -196,27 +195,3 @@ def test_decimals_are_read_with_their_digits(text: str, value: str) -> None:
 def test_what_is_no_decimal_is_refused(text: str) -> None:
     with pytest.raises(BadRecord, match="out of range"):
         parse_decimal(text)
-
-
-STRUCT = Schema("struct", fields=(Field("a", Schema("float32")), Field("b", Schema("int32"), 7)))
-
-
-@pytest.mark.parametrize(
-    ("value", "schema", "text"),
-    [
-        ('a"b', None, 'a"b'), (b"ab", None, "YWI="), (['a"\\b'], None, '["a\\"\\\\b"]'),
-        ([b"ab"], None, '["YWI="]'), ({"k": None}, None, '{"k":null}'), ((1, 2.5), None, "[1,2.5]"),
-        ({"a": single(0.1), "b": None}, STRUCT, '{"a":0.1,"b":7}'),
-        ([single(0.1)], Schema("array", items=Schema("float32")), "[0.1]"),
-        ({"k": single(0.1)}, Schema("map", items=Schema("float32")), '{"k":0.1}'),
-        (Decimal("1E+2"), None, "1E+2"), (True, None, "true"), (time(1), None, "01:00:00.000Z"),
-    ],
-)  # fmt: skip
-def test_headers_have_the_texts_of_kafka_connect(
-    value: object, schema: Schema | None, text: str
-) -> None:
-    assert header_bytes(value, schema) == text.encode()
-
-
-def test_a_null_in_a_header_is_null() -> None:
-    assert header_bytes(None) is None

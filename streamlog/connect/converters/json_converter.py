@@ -8,7 +8,7 @@ record, as nothing says that a wrong value is wrong once it is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
@@ -213,6 +213,33 @@ class JsonConverter(msgspec.Struct, frozen=True, kw_only=True):
 class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
     schema: msgspec.Raw
     payload: msgspec.Raw
+
+
+_DEFAULTS: Final = JsonConverter()
+
+
+def default_of(field: Field) -> object:
+    """Return the default of a field as a value of its schema; None if it has none.
+
+    Raises:
+        BadRecord: the default does not fit the schema.
+    """
+    return None if field.default is None else _DEFAULTS.from_json(field.schema, field.default)
+
+
+def with_default(field: Field, row: Mapping[str, object]) -> object:
+    """Return the value of a field in a row; its default for null, as Java's structs do.
+
+    Raises:
+        BadRecord: the default does not fit the schema.
+    """
+    value = row.get(field.name)
+    return default_of(field) if value is None else value
+
+
+def with_defaults(fields: Sequence[Field], row: Mapping[str, object]) -> dict[str, object]:
+    """Return the values of fields; their defaults where the row has null."""
+    return {each.name: with_default(each, row) for each in fields}
 
 
 def parsed_json(data: bytes) -> JsonValue:

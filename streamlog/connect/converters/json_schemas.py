@@ -87,7 +87,10 @@ def name_and_version(schema: Schema) -> tuple[str | None, int | None]:
 
 def with_name(schema: Schema, name: str) -> Schema:
     """Return a schema with a name of Kafka Connect's, which may be that of a logical type."""
-    for prefix, names in ((CONNECT_LOGICAL, CONNECT_NAMES), (OWN_LOGICAL, OWN_NAMES)):
+    # Kafka Connect has no logical type that is text; with us, a Decimal without a scale is.
+    is_text = schema.kind == "string"
+    connect_names = frozenset[str]() if is_text else CONNECT_NAMES
+    for prefix, names in ((CONNECT_LOGICAL, connect_names), (OWN_LOGICAL, OWN_NAMES)):
         logical = name.removeprefix(prefix)
         if name.startswith(prefix) and logical in names:
             return replace(schema, logical=logical, version=None)

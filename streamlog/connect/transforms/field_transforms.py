@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from streamlog.connect.connector_errors import BadRecord
+from streamlog.connect.converters.json_converter import with_default, with_defaults
 from streamlog.connect.java_values import kind_of, moment_ms
 from streamlog.connect.row_schema import Field, Schema, fields_of
 from streamlog.connect.schema_record import SchemaRecord, with_schemas
@@ -19,8 +20,6 @@ from streamlog.connect.transforms.key_or_value import (
     require_row_or_none,
     split_path,
     struct_of_fields,
-    with_default,
-    with_defaults,
 )
 from streamlog.errors import ConfigError
 from streamlog.replace import replace

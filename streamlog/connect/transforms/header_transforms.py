@@ -14,15 +14,15 @@ from typing import Final, Literal
 import msgspec
 
 from streamlog.connect.connector_errors import BadRecord
-from streamlog.connect.java_values import float_text, header_bytes, parse_decimal, single
+from streamlog.connect.converters.json_converter import with_default, with_defaults
+from streamlog.connect.header_values import header_bytes
+from streamlog.connect.java_values import float_text, parse_decimal, single
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.schema_record import SchemaRecord, with_headers, with_schemas
 from streamlog.connect.transforms.key_or_value import (
     KeyOrValue,
     require_row,
     struct_of_fields,
-    with_default,
-    with_defaults,
 )
 from streamlog.errors import ConfigError
 from streamlog.replace import replace

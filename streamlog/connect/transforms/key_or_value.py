@@ -141,22 +141,6 @@ def _quoted(path: str, opening: int) -> tuple[str, int]:
         at += 1
 
 
-def with_default(field: Field, row: Row) -> object:
-    """Return the value of a field in a row; its default where the row has null."""
-    value = row.get(field.name)
-    return field.default if value is None and is_plain(field) else value
-
-
-def with_defaults(fields: Sequence[Field], row: Row) -> dict[str, object]:
-    """Return the values of fields; their defaults where the row has null."""
-    return {each.name: with_default(each, row) for each in fields}
-
-
-def is_plain(field: Field) -> bool:
-    """Return whether a field's default, which is JSON, is a value of its kind as it is."""
-    return field.schema.logical is None and field.schema.kind not in ("bytes", "struct")
-
-
 def default_as(value: object) -> JsonValue:
     """Return a value as the default of a field."""
     return value if isinstance(value, str | int | float | bool) else None

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from streamlog.connect.java_values import header_bytes
+from streamlog.connect.header_values import header_bytes
 from streamlog.connect.row_schema import Field, Schema, fields_of
 from streamlog.connect.schema_record import SchemaRecord, with_schemas
 from streamlog.connect.transforms.field_transforms import ExtractField, InsertField

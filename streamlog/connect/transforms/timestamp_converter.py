@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Final, Literal
 
 from streamlog.connect.connector_errors import BadRecord
+from streamlog.connect.converters.json_converter import with_default
 from streamlog.connect.java_values import DAY_MS, is_moment, moment_ms, moment_of, time_of
 from streamlog.connect.row_schema import Schema
 from streamlog.connect.schema_record import with_schemas
@@ -16,7 +17,6 @@ from streamlog.connect.transforms.key_or_value import (
     require_row,
     require_row_or_none,
     struct_of_fields,
-    with_default,
 )
 from streamlog.errors import ConfigError
 from streamlog.replace import replace

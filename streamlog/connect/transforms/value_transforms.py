@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Final, get_args
 
 from streamlog.connect.connector_errors import BadRecord
+from streamlog.connect.converters.json_converter import with_default
 from streamlog.connect.converters.json_schemas import to_base
 from streamlog.connect.java_values import (
     EPOCH,
@@ -29,7 +30,6 @@ from streamlog.connect.transforms.key_or_value import (
     default_as,
     require_row,
     struct_of_fields,
-    with_default,
 )
 from streamlog.errors import ConfigError
 from streamlog.replace import replace

@@ -464,3 +464,12 @@ def test_microseconds_may_be_given_as_a_number(logical: str) -> None:
     written = ENVELOPED.encode(Schema("int64", logical=logical), 1_500_000)
     assert written is not None
     assert json.loads(written)["payload"] == 1_500_000
+
+
+@pytest.mark.parametrize("name", ["Decimal", "Time"])
+def test_text_keeps_a_name_of_kafka_connects_logical_types(name: str) -> None:
+    schema = {"type": "string", "optional": False, "name": f"org.apache.kafka.connect.data.{name}"}
+    data = json.dumps({"schema": schema, "payload": "gA=="}, separators=(",", ":")).encode()
+    read = JsonConverter().decode(data)
+    assert read.value == "gA=="
+    assert JsonConverter().encode(read.schema, read.value) == data

@@ -22,7 +22,8 @@ from streamlog.connect.connector_settings import read_settings
 from streamlog.connect.converters import ConvertedValue, JsonConverter
 from streamlog.connect.converters.converter import StringConverter
 from streamlog.connect.converters.json_schemas import CONNECT_LOGICAL
-from streamlog.connect.java_values import header_bytes, single
+from streamlog.connect.header_values import header_bytes
+from streamlog.connect.java_values import single
 from streamlog.connect.schema_record import SchemaRecord, with_schemas
 from streamlog.connect.transforms.transform_chain import TransformChain, chain_of
 from streamlog.errors import StreamlogError
@@ -42,9 +43,7 @@ REASONS: Final = {
     "version": "Kafka's logical types have version 1 here, whatever their schema says.",
     "julian": "Java's dates before 1582 are those of the Julian calendar.",
     "written": "A default in a schema is written as it was read.",
-    "default": (
-        "With replace.null.with.default=false Java still shows the default for null in headers."
-    ),
+    "kind": "Text with the name of one of Kafka's logical types is that type in Java, text here.",
     "bytes": "Java shows bytes by their address.",
     "digits": (
         "JDK 17 writes some numbers with more digits than they need. A float32 without a schema is"
@@ -111,8 +110,13 @@ def judge(asked: Question, theirs: dict[str, Any]) -> str:
     mine = ours(asked)
     if "error" in mine and "error" in theirs:
         return "refused"
+    schema = asked["data"] + asked["settings"].get("schema.content", "")
+    if _TYPED_TEXT.search(schema):
+        return "kind"
     if "error" in mine or "error" in theirs:
         found = _refusal(mine.get("error", ""), theirs.get("error", ""))
+        if _NULL_WITHIN_DEFAULT.search(schema):
+            found = found or "unread"
         return found or f"theirs {theirs}\n      ours {mine}"
     reasons = ""
     for name, own in mine.items():
@@ -140,7 +144,7 @@ def _refusal(mine: str, theirs: str) -> str | None:
             for reason, is_it in (
                 ("lenient", re.search(r"(is no |Invalid bytes)", mine)),
                 ("struct", "Invalid default value" in theirs),
-                ("unread", "Invalid type for Decimal" in theirs),
+                ("unread", _UNREAD.search(theirs)),
             )
             if is_it
         ),
@@ -151,8 +155,11 @@ def _refusal(mine: str, theirs: str) -> str | None:
 def _reason(name: str, mine: Any, theirs: Any) -> str | None:
     """Return the reason for which what is shown differs."""
     if isinstance(theirs, dict):
-        is_kept = "Invalid type for" in theirs["error"] and not isinstance(mine, dict)
-        return "cast" if is_kept else None
+        if isinstance(mine, dict):
+            return None
+        if "Invalid type for" in theirs["error"]:
+            return "cast"
+        return "unread" if _UNREAD.search(theirs["error"]) else None
     if isinstance(mine, dict):
         return None
     is_json = name not in ("text", "header")
@@ -163,7 +170,6 @@ def _reason(name: str, mine: Any, theirs: Any) -> str | None:
                 ("bytes", "[B@" in theirs),
                 ("version", is_json and _without_version(mine) == _without_version(theirs)),
                 ("julian", name == "text" and _EARLY.search(mine)),
-                ("default", name == "header" and "null" in mine and "null" not in theirs),
                 ("digits", _singles(name, mine) == _singles(name, theirs)),
                 ("written", is_json and _without_defaults(mine) == _without_defaults(theirs)),
             )
@@ -173,6 +179,11 @@ def _reason(name: str, mine: Any, theirs: Any) -> str | None:
     )
 
 
+_TYPED_TEXT: Final = re.compile(rf'"type": "string"[^{{}}]*"name": "{re.escape(CONNECT_LOGICAL)}')
+_NULL_WITHIN_DEFAULT: Final = re.compile(r'"default": [{\[][^}\]]*null')
+_UNREAD: Final = re.compile(
+    "Invalid type for Decimal|invalid map entry|mismatching scale|Time values must use"
+)
 _EARLY: Final = re.compile(r" UTC (\d{1,3}|1[0-4]\d\d|15[0-8]\d)\b")
 """The year of a date before the Gregorian calendar."""
 

@@ -23,7 +23,7 @@ from streamlog.connect.converters.connect_avro.avro_conventions import (
     scrub,
 )
 from streamlog.connect.converters.connect_avro.schemas_from_avro import entry_of, is_null
-from streamlog.connect.converters.json_converter import JsonConverter
+from streamlog.connect.converters.json_converter import default_of
 from streamlog.connect.converters.json_schemas import to_base
 from streamlog.connect.java_values import INTEGER_BITS, kind_of
 from streamlog.connect.row_schema import Field, Kind, Schema, fields_of, part_of
@@ -64,7 +64,6 @@ _TAKEN: Final[Mapping[Kind, tuple[str, ...]]] = {
     "struct": ("record",),
 }
 """The types of Avro that take a kind, the closest first."""
-_DEFAULTS: Final = JsonConverter()
 """Reads the defaults of fields, which are JSON."""
 
 
@@ -227,7 +226,7 @@ class _Compiling:
         keeps_null = self._form.ignores_default and field.schema.optional
         default: object = None
         if field.default is not None and not keeps_null:
-            default = _DEFAULTS.from_json(field.schema, field.default)
+            default = default_of(field)
         try:
             return field.name, default, self.writer(field.schema, node.type)
         except BadRecord as error:

@@ -32,7 +32,7 @@ from streamlog.connect.converters.connect_protobuf.schemas_from_protobuf import 
     real_oneofs,
     scalar_name,
 )
-from streamlog.connect.converters.json_converter import JsonConverter
+from streamlog.connect.converters.json_converter import default_of
 from streamlog.connect.converters.json_schemas import day_ms, to_base, whole_days
 from streamlog.connect.java_values import (
     DAY_MS,
@@ -57,7 +57,6 @@ SCALE_MAX: Final = 10_000
 _UNSIGNED: Final = ("uint64", "fixed64")
 _MS: Final = 1_000_000
 """Nanoseconds."""
-_DEFAULTS: Final = JsonConverter()
 
 
 def _no(what: str, value: object) -> BadRecord:
@@ -99,7 +98,7 @@ def _struct_writer(schema: Schema, message: Descriptor, form: ProtobufForm) -> W
                 name = each.name
                 found = row.get(name)
                 if found is None and each.default is not None:
-                    found = _DEFAULTS.from_json(each.schema, each.default)
+                    found = default_of(each)
                 if found is not None:
                     write_field(into, found)
         # The path is put together on the way out, so a sound record does not pay for it.
