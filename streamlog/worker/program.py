@@ -271,6 +271,15 @@ class Program:
         return sorted(read | {topic.name for agent in self.agents for topic in agent.topics})
 
     @property
+    def outputs(self) -> dict[str, bool]:
+        """The topics that the app writes and does not read; whether they are sinks of agents."""
+        sinks = {agent.sink.name for agent in self.agents if agent.sink is not None}
+        specs = [topic for node in self.topology.nodes for topic in node.writes]
+        specs += [topic for each in self.source_connectors for topic in each.topics.values()]
+        written = {topic.name for topic in specs if not topic.is_managed} | sinks
+        return {name: name in sinks for name in written - {*self.sources}}
+
+    @property
     def outer_sources(self) -> list[str]:
         """The topics that the app reads and does not create itself."""
         topics = self.topology.topics

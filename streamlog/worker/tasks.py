@@ -554,6 +554,10 @@ class WorkerTasks:
             states = [(each.task.id, each.state) for each in self._running.values()]
             await self._uploads.offer({at: state for at, state in states if state is not None})
 
+    def recount(self, outputs: Mapping[str, int]) -> bool:
+        """Take in the partition counts of outputs; returns whether held rows have other ones."""
+        return self._sinks.recount(outputs)
+
     async def drop(self) -> None:
         """Close all tasks, and drop everything that is not committed."""
         for task_id in [*self._opening]:

@@ -54,6 +54,7 @@ from streamlog.transport.security import Security
 from streamlog.worker.access.routed_tables import LocalRows, RoutedTables
 from streamlog.worker.assignment.streams_assignor import StreamsAssignor
 from streamlog.worker.commit.exactly_once import CommitAborted, Transactor
+from streamlog.worker.commit.sinks import OutputWatch, lacks_topic
 from streamlog.worker.connect.connect_metrics import ConnectMetrics
 from streamlog.worker.connect.connect_room import ConnectRoom
 from streamlog.worker.engine import EngineThread
@@ -487,6 +488,10 @@ class _WorkerLoop:
     """The connectors of the app; None without any."""
     patterns: PatternWatch | None = None
     """Looks for other topics that match the app's patterns; None on the way to a cut."""
+    _aborts = 0
+    """The number of aborted commits in a row."""
+    _lacks_output = False
+    """Whether all tasks were dropped because a topic was missing."""
     _stop: asyncio.Event
     """Set when the worker is asked to stop."""
 
@@ -510,6 +515,7 @@ class _WorkerLoop:
         self._pauses = Pauses(deps.consumer)
         self._waits = schema_waits_of(deps.schemas, program.topics, deps.consumer, self._pauses)
         self._tasks = WorkerTasks(program.topology, counts, deps, self._pauses)
+        self._outputs = OutputWatch(deps.log, deps.clock, program.app_id, program.outputs)
         self._agents = WorkerAgents(
             program.agents,
             self._pauses,
@@ -533,8 +539,6 @@ class _WorkerLoop:
             run_log=partial(RunLog, self._log, program.app_id, clock=deps.clock),
         )
         self._transactor, self._on_step = deps.transactor, deps.on_step
-        self._aborts = 0
-        """The number of aborted commits in a row."""
         self._is_over = False
         """Whether everything is committed and closed, and only the group has to be left."""
         self._is_between = False
@@ -572,9 +576,11 @@ class _WorkerLoop:
             begin(cleanup, name="state cleanup"),
             begin(self._tasks.ends.run(), name="ends of inputs"),
             begin(self._tasks.marks.run(), name="marks of inputs"),
+            begin(self._outputs.run(), name="outputs"),
         ]
         self._copies.look_at_disk()
         try:
+            await self._outputs.look()
             # Before the worker joins: tasks look up global tables from their first record on.
             await self._reader.load(stop)
             watches.append(begin(self._reader.follow(), name="global tables"))
@@ -713,6 +719,19 @@ class _WorkerLoop:
             polled, marks = self._waits.admit(polled, marks)
         self._agents.take(polled)
         self._tasks.take(polled, marks)
+        await self._take_outputs()
+        try:
+            await self._advance()
+        except UnknownTopicOrPartition as error:
+            if not await self._outputs.explain(error):
+                raise
+            self._lacks_output = True
+            await self._drop_all()
+        if self._starts_over and self._assigned and self._consumer.is_member:
+            await self._try_to_start_over()
+
+    async def _advance(self) -> None:
+        """Process what was polled, and commit if it is time."""
         await self._tasks.process()
         self._tasks.admit()
         due_ms = self._committed_ms + self._program.commit_interval_ms
@@ -722,10 +741,20 @@ class _WorkerLoop:
             is_large = is_large or self.connect.is_full
         if self._assigned and (is_large or self._clock.now_ms() >= due_ms):
             await self._commit()
-        if self._starts_over and self._assigned and self._consumer.is_member:
-            await self._try_to_start_over()
+
+    async def _take_outputs(self) -> None:
+        """Write to outputs that were created again by the partition counts that they have now."""
+        counts = self._outputs.take_others()
+        self._agents.recount(counts)
+        if self._tasks.recount(counts):
+            await self._drop_all()
 
     async def _try_to_start_over(self) -> None:
+        if self._lacks_output:
+            # Without this, tasks would compute their rows only to lose them at the next commit.
+            if await self._outputs.has_waited(self._stop):
+                self._aborts = 0
+            self._lacks_output = False
         try:
             await self._start_over()
         except UnknownTopicOrPartition as error:
@@ -829,6 +858,7 @@ class _WorkerLoop:
             if self._aborts >= UNDONE_MAX:
                 raise aborted.__cause__ or aborted from None
             logger.warning("a commit was aborted; tasks restart from the last one: %s", aborted)
+            self._lacks_output = lacks_topic(aborted)
             await self._drop_all()
         else:
             self._aborts = 0

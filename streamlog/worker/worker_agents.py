@@ -386,6 +386,10 @@ class WorkerAgents:
         hands = [run.current_positions for run in self._runs if who == f"agent {run.agent.name}"]
         return f"it works on {hands[0]}" if hands else ""
 
+    def recount(self, outputs: Mapping[str, int]) -> None:
+        """Take in the partition counts of outputs that were created again."""
+        self._sinks.recount(outputs)
+
     async def flush(self) -> None:
         """Wait until all records that agents have yielded so far are acknowledged.
 

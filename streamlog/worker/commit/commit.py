@@ -129,6 +129,12 @@ class SinkRoutes:
             return rows, [0] * (batch.partition + 1) + [rows.count]
         return rows, rows.arrange(batch.partitions(count), count)
 
+    def recount(self, counts: Mapping[str, int]) -> bool:
+        """Take in the partition counts of topics; returns whether any of them differs."""
+        others = {name: n for name, n in counts.items() if self._partitions.get(name, n) != n}
+        self._partitions.update(others)
+        return bool(others)
+
     def _refuse(self, batch: SinkBatch, error: NotAuthorized) -> None:
         records = FieldColumns()
         records.extend(batch.timestamps, batch.keys, batch.values, batch.headers)
@@ -156,6 +162,8 @@ class SinkWriter:
         self._sent: list[asyncio.Future[RecordMetadata]] = []
         self._refusals: list[RefusedRecord] = [] if refusals is None else refusals
         self._routes = SinkRoutes(producer, self._refusals)
+        self.recount = self._routes.recount
+        """Takes in the partition counts of topics; returns whether any of them differs."""
 
     async def write(self, batches: Iterable[SinkBatch]) -> None:
         """Pass the records to the producer; waits only while the producer's buffer is full.
@@ -190,6 +198,11 @@ class SinkWriter:
         sent, self._sent = self._sent, []
         await asyncio.gather(*sent)
 
+    def forget(self) -> None:
+        """Wait for nothing that was written so far: it is written again, or not wanted any more."""
+        self._sent.clear()
+        self._refusals.clear()
+
     def _remember(self, sent: asyncio.Future[RecordMetadata]) -> None:
         # If another error ends the worker first, no caller retrieves this one; asyncio would log
         # it.
@@ -207,6 +220,8 @@ class HeldSinks:
         self._refusals: list[RefusedRecord] = []
         self._routes = SinkRoutes(producer, self._refusals)
         self._packs: defaultdict[TopicPartition, list[PackedRecords]] = defaultdict(list)
+        self.recount = self._routes.recount
+        """Takes in the partition counts of topics; returns whether any of them differs."""
 
     async def write(self, batches: Iterable[SinkBatch]) -> None:
         """Hold the records.

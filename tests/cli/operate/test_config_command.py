@@ -120,7 +120,7 @@ def test_a_profile_sets_security_and_no_secret_is_shown(home: Home) -> None:
     ("text", "message"),
     [
         ('[prod.security]\n"sasl.password" = "swordfish"', "is a secret"),
-        ('[prod]\nlogg = "kafka://a:1"', "no profiles of clusters.*logg"),
+        ('[prod]\nlogg = "kafka://a:1"', "cluster 'prod' .* has no setting 'logg'"),
         ("[prod", "is not TOML"),
     ],
 )
