@@ -278,9 +278,13 @@ class Security:
 
 def security_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the security settings in environment variables, by Kafka's names."""
+    return {name: environment[each] for name, each in variables().items() if each in environment}
+
+
+def variables() -> dict[str, str]:
+    """Return the environment variable of each security setting, by Kafka's names."""
     names = [each.metadata[_NAME] for each in fields(Security) if each.metadata]
-    variables = {name: variable_of(name) for name in names}
-    return {name: environment[each] for name, each in variables.items() if each in environment}
+    return {name: variable_of(name) for name in names}
 
 
 def variable_of(name: str) -> str:

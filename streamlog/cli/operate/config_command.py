@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Final
 
 import msgspec
 import typer
 from rich.table import Table as Grid
 
-from streamlog.cli.cluster_profiles import VARIABLES, hidden
+from streamlog.cli.cluster_profiles import CLUSTER_VARIABLE, VARIABLES, hidden, nearest
 from streamlog.cli.output.log_lines import CONFIG_VARIABLE, FORMAT_VARIABLE
 from streamlog.cli.session import DEFAULT_LOG, LogOption, Session
-from streamlog.cli.terminal import out
+from streamlog.cli.terminal import out, say
 from streamlog.properties import read_properties
 
 DEFAULT: Final = "default"
@@ -27,6 +27,15 @@ OTHERS: Final = {
     "log-format": FORMAT_VARIABLE,
     "log-config": CONFIG_VARIABLE,
 }
+ALONE: Final = (
+    CLUSTER_VARIABLE,
+    "STREAMLOG_SECURITY",
+    "STREAMLOG_CONNECT_USER",
+    "STREAMLOG_CONNECT_PASSWORD",
+    "STREAMLOG_CONNECT_PASSWORD_FILE",
+    "STREAMLOG_CONNECT_CA",
+)
+"""The variables of single options, and those that stand for files."""
 
 
 class EffectiveSetting(msgspec.Struct, frozen=True):
@@ -52,6 +61,8 @@ def config(
     """
     source = context.get_parameter_source("log")
     is_option = source is not None and source.name == "COMMANDLINE"
+    for line in ignored_variables(os.environ):
+        say(line, err=True)
     found = list(settings(context.obj, log if is_option else None))
     if as_json:
         rows = [msgspec.structs.asdict(each) for each in found]
@@ -62,6 +73,19 @@ def config(
         row = [each.name, each.value or "-", *([each.origin] if show_origin else [])]
         grid.add_row(*row)
     out().print(grid)
+
+
+def ignored_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each variable that has the prefix of streamlog's, and is none of them."""
+    from streamlog.transport.security import (  # noqa: PLC0415 - other commands start faster
+        ENVIRONMENT_PREFIX,
+        variables,
+    )
+
+    known = [*VARIABLES.values(), *OTHERS.values(), *ALONE, *variables().values()]
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            yield f"the command line does not read {name}{nearest(name, known)}"
 
 
 def settings(session: Session, option: str | None) -> Iterator[EffectiveSetting]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from streamlog.cli.cluster_profiles import complete_clusters, hidden, nearest
+from streamlog.cli.operate.config_command import ignored_variables
 from streamlog.cli.root import cli
 from streamlog.cli.session import Session
 from streamlog.errors import ConfigError, UsageError
@@ -54,6 +55,22 @@ class Home:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(tmp_path, monkeypatch)
+
+
+def test_a_misspelt_variable_is_named_with_the_nearest_one() -> None:
+    environment = {
+        "STREAMLOG_LGO": "kafka://prod:9092",
+        "STREAMLOG_SASL_PASWORD": PASSWORD,
+        "STREAMLOG_LOG": "kafka://prod:9092",
+        "STREAMLOG_SSL_CA_LOCATION": "ca.pem",
+        "HOME": "/root",
+    }
+    lines = list(ignored_variables(environment))
+    assert len(lines) == 2
+    assert lines[0].startswith("the command line does not read STREAMLOG_LGO: did you mean")
+    assert "'STREAMLOG_LOG'" in lines[0]
+    assert "STREAMLOG_SASL_PASWORD: did you mean 'STREAMLOG_SASL_PASSWORD'" in lines[1]
+    assert PASSWORD not in "".join(lines)
 
 
 LEVELS = ("option", "environment", "profile", "project")
