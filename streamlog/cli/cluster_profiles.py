@@ -25,7 +25,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import typer
@@ -48,6 +48,9 @@ HIDDEN: Final = "(hidden)"
 OTHERS_READ: Final = stat.S_IRWXG | stat.S_IRWXO
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 PROFILE_BYTES_MAX: Final = 1024 * 1024
+_UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
+"""How `msgspec` names a field that a Struct does not have."""
+P = TypeVar("P", bound=msgspec.Struct)
 
 
 class ClusterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +74,7 @@ class _Project(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     registry: str | None = None
     connect: str | None = None
     console: str | None = None
-    clusters: dict[str, ClusterProfile] = {}
+    clusters: dict[str, Any] = {}
 
 
 class ProfileSource(NamedTuple):
@@ -126,16 +129,14 @@ def read_profiles() -> Profiles:
     project, project_file = _Project(), _project_file()
     if project_file is not None:
         tool = _read(project_file).get("tool", {})
-        project = _convert(tool.get("streamlog", {}), _Project, project_file)
-        clusters |= {
-            name: ProfileSource(each, project_file) for name, each in project.clusters.items()
-        }
+        where = f"[tool.streamlog] in {project_file}"
+        project = _convert(tool.get("streamlog", {}), _Project, where)
+        clusters |= _profiles_of(project.clusters, project_file)
     own = profile_file()
     if own.exists():
         _check_mode(own, OTHERS_WRITE, "written", "go-w")
-        profiles = _convert(_read(own), dict[str, ClusterProfile], own)
         # Those of the user come last, and count: a project is shared.
-        clusters |= {name: ProfileSource(each, own) for name, each in profiles.items()}
+        clusters |= _profiles_of(_read(own), own)
     for name, source in clusters.items():
         _refuse_secrets(name, source)
     return Profiles(clusters, project, project_file)
@@ -160,11 +161,25 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} is not TOML: {error}") from error
 
 
-def _convert(data: object, kind: Any, file: Path) -> Any:  # noqa: ANN401 - what `kind` says
+def _profiles_of(tables: Mapping[str, object], file: Path) -> dict[str, ProfileSource]:
+    found = {}
+    for name, table in tables.items():
+        # One by one: of a map, a validator says what is wrong, and not in which of its entries.
+        profile = _convert(table, ClusterProfile, f"cluster {name!r} in {file}")
+        found[name] = ProfileSource(profile, file)
+    return found
+
+
+def _convert(table: object, kind: type[P], where: str) -> P:
     try:
-        return msgspec.convert(data, kind)
+        return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{file} has no profiles of clusters: {error}") from error
+        names = [each.encode_name for each in msgspec.structs.fields(kind)]
+        unknown = _UNKNOWN.search(str(error))
+        if unknown is not None:
+            hint = nearest(unknown[1], names) or f": use {', '.join(names)}"
+            raise ConfigError(f"{where} has no setting {unknown[1]!r}{hint}") from error
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def _check_mode(file: Path, refused: int, verb: str, remedy: str) -> None:

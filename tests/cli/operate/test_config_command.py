@@ -57,6 +57,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     return Home(tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize("is_project", [False, True])
+def test_a_misspelt_setting_is_named_with_its_cluster(home: Home, is_project: bool) -> None:
+    file = home.project / "pyproject.toml" if is_project else home.clusters
+    table = "[tool.streamlog.clusters.prod]" if is_project else "[prod]"
+    file.write_text(f'{table}\nlogg = "kafka://prod:9092"\n')
+    with pytest.raises(ConfigError) as refused:
+        home.run("config")
+    wanted = f"cluster 'prod' in {file} has no setting 'logg': did you mean 'log'?"
+    assert str(refused.value) == wanted
+
+
 def test_a_misspelt_variable_is_named_with_the_nearest_one() -> None:
     environment = {
         "STREAMLOG_LGO": "kafka://prod:9092",
