@@ -114,7 +114,10 @@ def quotas(found: Sequence[QuotaRow], query: Mapping[str, str]) -> View:
             _entity(each, "client-id"),
             ", ".join(_quota(name, value) for name, value in sorted(each.rates.items())),
         ),
-        empty=("There are no quotas.", "Set one: streamlog quotas set --user NAME --produce 10MB"),
+        empty=(
+            "There are no quotas.",
+            "Set one: streamlog quotas set --user NAME --producer BYTES",
+        ),
     )
     return _view("quotas", listing, found, query)
 

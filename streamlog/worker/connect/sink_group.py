@@ -337,8 +337,8 @@ class SinkGroup:
             raise ProcessingError(
                 f"sink {self.connector.name!r}: the log no longer has the records from where its "
                 f"group {self.connector.name!r} continues: {error}. They are lost for the target; "
-                "to continue with what the log has, set the group's offsets: `streamlog groups "
-                "reset`",
+                "to continue with what the log has, run: streamlog groups reset-offsets"
+                f" {self.connector.name} --to-earliest --execute --log URL",
                 node=self.connector.name,
             ) from error
         # Positions, not records: they also pass markers and aborted batches, which have no records.

@@ -419,7 +419,8 @@ class TopicControl:
             raise error_for(
                 ErrorCode.POLICY_VIOLATION,
                 f"{topic.name} mirrors {mirror.source_topic} of another cluster and can't be"
-                f" {what} here: promote it first, or stop it (streamlog mirror stop)",
+                f" {what} here: take it from its link first (streamlog mirror promote LINK --now"
+                f" --topics {topic.name})",
             )
 
     # ---- adding partitions ----
