@@ -215,7 +215,8 @@ def _drawing(graph: Graph, sight: AppSight) -> Markup:
         p(class_="hint")[
             "An arrow is thicker the more records flow: up to 1, 100, 10,000 a second, and more."
             " Dashed: rows are looked up. A box is marked if it works more than"
-            f" {BUSY:.0%} of the time, drops late records, or waits for room."
+            f" {BUSY:.0%} of the time, drops late records, or waits for room. The time beside a"
+            " topic's lag is how far its event time is behind the clock."
         ],
     )  # fmt: skip
 
