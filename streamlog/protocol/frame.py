@@ -83,6 +83,8 @@ class FrameReader:
         self._wanted_bytes = _SIZE.size
         self._filled = False
         """Whether the last read filled the buffer."""
+        self._is_lent = False
+        """Whether frames that were taken out of the buffer stay in it."""
 
     def room(self) -> memoryview:
         """Return the buffer for the next bytes, never empty; frames taken before become invalid."""
@@ -118,6 +120,15 @@ class FrameReader:
     def is_cramped(self) -> bool:
         """Whether the frame that is being received does not fit into the buffer."""
         return self._wanted_bytes > len(self._buffer)
+
+    def lend(self) -> bool:
+        """Keep the frames that were taken valid, if the buffer is large; return whether they are.
+
+        A large buffer is not used again in any case, so its frames may have it. To copy a frame of
+        a megabyte takes longer than all else that happens to it.
+        """
+        self._is_lent = len(self._buffer) > KEPT_BYTES_MAX
+        return self._is_lent
 
     def stay_small(self) -> None:
         """Do not grow the buffer for a fast peer."""
@@ -200,6 +211,7 @@ class FrameReader:
     def _take_buffer(self, size_bytes: int) -> None:
         self._bytes = bytearray(size_bytes)
         self._buffer = memoryview(self._bytes)
+        self._is_lent = False
 
     def _move(self) -> None:
         """Move the held bytes to the front, of a larger buffer if the frame needs one."""
@@ -208,7 +220,7 @@ class FrameReader:
         if self._filled:
             needed_bytes = max(needed_bytes, self._grown_bytes)
             self._filled = False
-        if needed_bytes > len(self._buffer):
+        if needed_bytes > len(self._buffer) or self._is_lent:
             # At least twice the held bytes, so that it rarely grows again while whole frames wait.
             self._take_buffer(max(needed_bytes, 2 * len(held)))
         self._buffer[: len(held)] = held

@@ -44,6 +44,7 @@ cdef class _AcceptedAnswer:
 
 @cython.final
 cdef class ProduceRun:
+    cdef object _reader
     cdef readonly list requests
     cdef readonly Py_ssize_t found_count
     cdef readonly Py_ssize_t found_bytes

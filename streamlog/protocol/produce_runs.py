@@ -202,9 +202,10 @@ class Alike(NamedTuple):
 class ProduceRun:
     """Consecutive requests of one connection that arrived together."""
 
-    __slots__ = ("error_codes", "found_bytes", "found_count", "requests")
+    __slots__ = ("_reader", "error_codes", "found_bytes", "found_count", "requests")
 
-    def __init__(self) -> None:
+    def __init__(self, reader: FrameReader) -> None:
+        self._reader = reader
         self.requests: list[Alike] = []
         self.found_count = 0
         """The number of requests before any was cut off."""
@@ -218,7 +219,9 @@ class ProduceRun:
         del self.requests[count:]
 
     def keep(self) -> None:
-        """Copy the records out of the receive buffer, which the next requests will overwrite."""
+        """Keep the records valid when the next requests overwrite the receive buffer."""
+        if self._reader.lend():
+            return
         self.requests = [
             request._replace(records=memoryview(bytearray(request.records)))
             for request in self.requests
@@ -252,7 +255,7 @@ class ProducePatterns:
         if not self._patterns:
             return None
         data, view, start, end = reader.held()
-        run = ProduceRun()
+        run = ProduceRun(reader)
         bounds = (start, end, reader.size_bytes_max, _RUN_MAX)
         run.found_bytes = self._collect(data, view, bounds, run.requests) - start
         run.found_count = len(run.requests)

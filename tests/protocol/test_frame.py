@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import pytest
 from hypothesis import assume, given
@@ -51,6 +51,38 @@ CLIENT_IDS = st.none() | st.text(st.characters(codec="utf-8"), max_size=5)
 
 
 # FrameReader.
+
+
+@given(
+    sizes_bytes=st.lists(
+        st.sampled_from([0, 7, READ_BYTES, KEPT_BYTES_MAX // 2, KEPT_BYTES_MAX + 1]), max_size=8
+    ),
+    pieces_bytes=st.lists(st.integers(1, 2 * KEPT_BYTES_MAX), min_size=1, max_size=8),
+)
+def test_frames_of_a_lent_buffer_stay_valid(
+    sizes_bytes: list[int], pieces_bytes: list[int]
+) -> None:
+    contents = [bytes([number]) * size for number, size in enumerate(sizes_bytes)]
+    stream = memoryview(b"".join(len(each).to_bytes(4, "big") + each for each in contents))
+    reader = FrameReader(size_bytes_max=2 * KEPT_BYTES_MAX)
+    found: list[memoryview] = []
+    for size_bytes in cycle(pieces_bytes):
+        room = reader.room()
+        read_bytes = min(size_bytes, len(room), len(stream))
+        room[:read_bytes] = stream[:read_bytes]
+        stream = stream[read_bytes:]
+        reader.took(read_bytes)
+        frames = list(reader.frames())
+        found += frames if reader.lend() else [memoryview(bytes(each)) for each in frames]
+        if not stream:
+            break
+    assert found == contents
+
+
+def test_a_small_buffer_is_not_lent() -> None:
+    reader = FrameReader(size_bytes_max=KEPT_BYTES_MAX)
+    reader.feed((1).to_bytes(4, "big") + b"a")
+    assert not reader.lend()
 
 
 @given(

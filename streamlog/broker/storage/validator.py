@@ -81,7 +81,7 @@ INVALID_TIMESTAMP: Final = 32
 SCAN_RECORDS: Final = 16 * 1024
 """Records per step of a scan, which takes well below a millisecond."""
 PLAIN_BYTES_MAX: Final = 1024 * 1024
-"""Uncompressed batches up to this size are scanned in one step."""
+"""Uncompressed batches up to this size are scanned in one step, as are those of few records."""
 RECORD_ERRORS_MAX: Final = 1_000
 """Bad records that one response names."""
 
@@ -181,7 +181,8 @@ def _scan(batch: RecordBatch, rules: RecordRules) -> RecordScan:
     # A batch that was accepted compressed may not expand beyond the bound; one that is not
     # compressed is as large as it is.
     try:
-        if batch.codec is Compression.NONE and batch.size_bytes <= PLAIN_BYTES_MAX:
+        is_short = batch.size_bytes <= PLAIN_BYTES_MAX or batch.record_count <= SCAN_RECORDS
+        if batch.codec is Compression.NONE and is_short:
             scan.read_plain(batch)
             return scan
         payload = batch.data[HEADER_BYTES:]
