@@ -36,6 +36,8 @@ HOT_MODULES = (
     "streamlog/connectors/syslog/bsd_message_scan",
     "streamlog/connectors/syslog/message_scan",
     "streamlog/protocol/produce_runs",
+    "streamlog/client/producer/open_batches",
+    "streamlog/client/producer/deliveries",
     "streamlog/broker/request_metrics",
     "streamlog/broker/server/queued_request",
     "streamlog/broker/storage/log/batch_run",

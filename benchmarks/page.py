@@ -17,6 +17,7 @@ from typing import Final
 from benchmarks.compared import Kept
 from benchmarks.engine.participants import OURS, STREAMS
 from benchmarks.hot_paths import HISTORY
+from benchmarks.log import A_FUTURE_EACH, IN_BULK, PEER_A_CALLBACK_EACH, PEER_IN_BULK
 from conformance.kafka import NEWEST
 
 PAGE: Final = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -56,6 +57,12 @@ _JAVA: Final = "Java's producer performance test"
 _CREATE: Final = "create 5,000 partitions"
 _RESTART: Final = "restart after a kill, 5,000 filled partitions"
 _TO_KAFKA: Final = "mirror to Kafka"
+
+
+def _beside_confluent(title: str, ours: str, theirs: str, what: str) -> Row:
+    return Row(title, f"{ours}, {what}", (f"{theirs}, {what}",))
+
+
 TABLES: Final[Mapping[str, Comparison]] = {
     "broker": Comparison(
         (KAFKA,),
@@ -91,6 +98,22 @@ TABLES: Final[Mapping[str, Comparison]] = {
                 "most memory of the worker, windows",
                 f"j2 {OURS} built-in: most memory",
                 (f"j2 {STREAMS}: most memory",),
+            ),
+        ),
+    ),
+    "client": Comparison(
+        ("confluent-kafka",),
+        (
+            _beside_confluent("awaited in bulk, rate", IN_BULK, PEER_IN_BULK, "rate"),
+            _beside_confluent("awaited in bulk, CPU a record", IN_BULK, PEER_IN_BULK, "client"),
+            _beside_confluent(
+                "a future or callback each, rate", A_FUTURE_EACH, PEER_A_CALLBACK_EACH, "rate"
+            ),
+            _beside_confluent(
+                "a future or callback each, CPU a record",
+                A_FUTURE_EACH,
+                PEER_A_CALLBACK_EACH,
+                "client",
             ),
         ),
     ),
@@ -132,7 +155,9 @@ TABLES: Final[Mapping[str, Comparison]] = {
 
 
 def table(comparison: Comparison, figures: Mapping[str, Kept]) -> str:
-    """Return it as Markdown; rows without a figure of ours are left out. Pure."""
+    """Return it as Markdown, without the rows, or a table, that have no figure of ours. Pure."""
+    if not any(row.ours in figures for row in comparison.rows):
+        return ""
     heads = ["", "streamlog", *comparison.peers]
     if comparison.peers:
         heads.append("times")

@@ -223,7 +223,8 @@ class Cluster:
         self._learnt_ms: int | None = None
         """When brokers and leaders were last looked up."""
         self._brokers: dict[int, Address] = {}
-        self._topics: dict[str, TopicMetadata] = {}
+        self.topics: dict[str, TopicMetadata] = {}
+        """What is known of topics at present, however old it is: `known` looks at the age, too."""
         self._elected = LeaderEpochs()
         self._behind: set[int] = set()
         """Brokers whose last metadata had missed an election."""
@@ -259,7 +260,7 @@ class Cluster:
     def forget(self, topics: Collection[str]) -> None:
         """Drop the metadata of topics, so that it is looked up again."""
         for topic in topics:
-            self._topics.pop(topic, None)
+            self.topics.pop(topic, None)
 
     async def topic(self, name: str) -> TopicMetadata:
         """Return a topic's metadata; look it up if it is unknown or too old.
@@ -270,19 +271,15 @@ class Cluster:
         known = self.known(name)
         if known is None:
             await self.refresh([name])
-            known = self._topics[name]
+            known = self.topics[name]
         return known
 
-    def known(self, name: str, now_ms: int | None = None) -> TopicMetadata | None:
-        """Return a topic's metadata; None if it must be looked up.
-
-        `now_ms` is the time by `clock`, if the caller has read it.
-        """
-        known = self._topics.get(name)
+    def known(self, name: str) -> TopicMetadata | None:
+        """Return a topic's metadata; None if it must be looked up."""
+        known = self.topics.get(name)
         if known is None:
             return None
-        now_ms = self.clock.now_ms() if now_ms is None else now_ms
-        return None if now_ms - known.learnt_ms > METADATA_AGE_MS_MAX else known
+        return None if self.clock.now_ms() - known.learnt_ms > METADATA_AGE_MS_MAX else known
 
     async def refresh(self, topics: Collection[str]) -> None:
         """Look up the metadata of topics, and the brokers.
@@ -328,7 +325,7 @@ class Cluster:
         for topic in response.topics:
             if topic.error_code:
                 raise error_for(topic.error_code, f"topic {topic.name!r}")
-        return [self._topics[topic.name or ""] for topic in response.topics]
+        return [self.topics[topic.name or ""] for topic in response.topics]
 
     async def survey(self, topics: Collection[str] | None = None) -> dict[str, TopicMetadata]:
         """Look up which of these topics, or of all, exist; return name to metadata.
@@ -343,7 +340,7 @@ class Cluster:
         found: dict[str, TopicMetadata] = {}
         for topic in response.topics:
             if not topic.error_code:
-                found[topic.name or ""] = self._topics[topic.name or ""]
+                found[topic.name or ""] = self.topics[topic.name or ""]
                 continue
             error = error_for(topic.error_code, f"topic {topic.name!r}")
             if error.retriable and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -547,7 +544,7 @@ class Cluster:
                 return False
             if topic.error_code:
                 raise error_for(topic.error_code, f"topic {name!r}")
-        return name in self._topics
+        return name in self.topics
 
     async def _metadata(self, topics: list[MetadataRequestTopic] | None) -> MetadataResponse:
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
@@ -583,7 +580,7 @@ class Cluster:
                 log.debug("broker %d has missed an election of topic %r", node_id, topic.name)
                 self._behind.add(node_id)
             name, parts = topic.name or "", topic.partitions
-            self._topics[name] = TopicMetadata(
+            self.topics[name] = TopicMetadata(
                 name=name,
                 topic_id=self._elected.topic_id(name),
                 is_internal=topic.is_internal,

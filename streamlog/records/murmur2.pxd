@@ -12,6 +12,9 @@ cpdef unsigned long long hashed(
     const unsigned char* data, Py_ssize_t start, Py_ssize_t length
 ) except? 0
 
+@cython.locals(count=cython.ulonglong)
+cpdef Py_ssize_t partition_of_key(bytes key, Py_ssize_t partitions) except -1
+
 @cython.locals(
     count=cython.ulonglong, found=list, key=bytes, length=cython.Py_ssize_t,
 )

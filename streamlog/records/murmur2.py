@@ -3,7 +3,7 @@
 Java's producers and most others use this hash, so that equal keys are in one partition whichever
 program has written them. The rule of the file: it may be compiled; every number is masked to 32
 bits before it is used, so that both builds compute equal results. Not done here: the partition of
-records without a key (`client/producer/accumulator`).
+records without a key (`client/producer/open_batches`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["hashed", "murmur2", "partitions_of_keys"]
+__all__ = ["hashed", "murmur2", "partition_of_key", "partitions_of_keys"]
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIER = 0x5BD1E995
@@ -51,6 +51,14 @@ def hashed(data: bytes, start: int, length: int) -> int:
     return number ^ (number >> 15)
 
 
+def partition_of_key(key: bytes, partitions: int) -> int:
+    """Return the partition of `key` in a topic with `partitions` partitions, 1 or more."""
+    # The sign bit is cleared, as by Kafka's `toPositive`; a negated or unsigned hash would give
+    # other partitions than the Java client.
+    count = max(partitions, 1)
+    return (hashed(key, 0, len(key)) & _POSITIVE) % count
+
+
 def partitions_of_keys(keys: Iterable[bytes], partitions: int, tail_bytes: int = 0) -> list[int]:
     """Return the partition of each key.
 
@@ -62,8 +70,6 @@ def partitions_of_keys(keys: Iterable[bytes], partitions: int, tail_bytes: int =
     count = max(partitions, 1)
     found: list[int] = []
     for key in keys:
-        # The sign bit is cleared, as by Kafka's `toPositive`; a negated or unsigned hash would give
-        # other partitions than the Java client.
         length = max(len(key) - tail_bytes, 0)
         found.append((hashed(key, 0, length) & _POSITIVE) % count)
     return found

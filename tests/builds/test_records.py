@@ -346,6 +346,8 @@ def test_the_tests_of_hot_modules_pass_interpreted() -> None:
         "tests/records/test_batch.py",
         "tests/protocol/test_produce_runs.py",
         "tests/broker/apis/test_produce_runs.py",
+        "tests/client/producer/test_deliveries.py",
+        "tests/client/producer/test_partitioner.py",
     ]
     run = subprocess.run(
         [*command, *files], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1_000
@@ -360,6 +362,7 @@ def test_keys_have_equal_partitions_in_both_builds(
 ) -> None:
     same(MURMUR2, lambda module: [module.murmur2(key) for key in keys])
     same(MURMUR2, lambda module: module.partitions_of_keys(iter(keys), partitions, tail))
+    same(MURMUR2, lambda module: [module.partition_of_key(key, partitions) for key in keys])
 
 
 @given(st.lists(st.none() | st.integers(), max_size=3))

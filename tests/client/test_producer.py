@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from streamlog.client.producer import Acks, ProducerSettings
-from streamlog.client.producer.accumulator import Fields, partition_of_key
+from streamlog.client.producer.accumulator import Fields
 from streamlog.client.producer.sender import RecordMetadata
 from streamlog.errors import (
     ConfigError,
@@ -21,6 +21,7 @@ from streamlog.errors import (
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
+from streamlog.records.murmur2 import partition_of_key
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 T0 = TopicPartition("t", 0)

@@ -13,13 +13,13 @@ from itertools import chain
 from random import Random
 from typing import Any, TypeAlias
 
-from streamlog.client.producer.accumulator import partition_of_key
 from streamlog.history.fed import Flow, Provided
 from streamlog.history.task_run import Arrival
 from streamlog.processing.provenance import MARK, unpack_mark, unpack_record
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import LogRecord
 from streamlog.records.control_batches import TimeMark
+from streamlog.records.murmur2 import partition_of_key
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.testing.driver_topics import MemoryTopic
 from streamlog.topology import Topology

@@ -21,7 +21,6 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from streamlog.client.admin import NewTopic
-from streamlog.client.producer.accumulator import partition_of_key
 from streamlog.history.fed import FedEquality, Flow
 from streamlog.history.local_run import LocalRun, RunDeps, with_ends
 from streamlog.history.plan import plan_history
@@ -31,6 +30,7 @@ from streamlog.history.task_run import FinishedTask
 from streamlog.log import Log
 from streamlog.processing.inputs.cut_input import TimeSpan
 from streamlog.record import TopicPartition
+from streamlog.records.murmur2 import partition_of_key
 from streamlog.replace import replace
 from streamlog.snapshots import SnapshotStore
 from streamlog.tables.stores.memory_store import MemoryStore

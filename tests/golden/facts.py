@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from streamlog import App, Emit, Record, Windowed, session, sliding, tumbling
-from streamlog.client.producer.accumulator import murmur2, partition_of_key
 from streamlog.durations import moment, when_ms
 from streamlog.errors import StreamlogError
+from streamlog.records.murmur2 import murmur2, partition_of_key
 from tests.golden.adapter import join_window, ms, windows_of
 from tests.golden.compare import Case
 from tests.golden.functions import Unsupported

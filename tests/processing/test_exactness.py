@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog import App, Record, Windowed, tumbling
-from streamlog.client.producer.accumulator import partition_of_key
 from streamlog.durations import when_ms
 from streamlog.processing.outbox import SinkRecord
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import LogRecord as RawRecord
+from streamlog.records.murmur2 import partition_of_key
 from streamlog.serdes import WindowedSerde, serde_for
 from streamlog.tables.state.changelog import Restoration
 from streamlog.tables.stores.memory_store import MemoryStore

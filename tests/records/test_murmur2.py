@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamlog.records.murmur2 import murmur2, partitions_of_keys
+from streamlog.records.murmur2 import murmur2, partition_of_key, partitions_of_keys
 
 
 @pytest.mark.parametrize(
@@ -24,5 +24,6 @@ def test_murmur2_equals_kafkas(key: bytes, hashed: int) -> None:
 def test_partitions_of_keys_equal_those_of_each_key() -> None:
     keys = [str(number).encode() for number in range(500)]
     assert partitions_of_keys(keys, 7) == [(murmur2(key) & 0x7FFFFFFF) % 7 for key in keys]
+    assert partitions_of_keys(keys, 7) == [partition_of_key(key, 7) for key in keys]
     assert set(partitions_of_keys(keys, 1)) == {0}
     assert partitions_of_keys(keys, 7, 2) == partitions_of_keys([key[:-2] for key in keys], 7)

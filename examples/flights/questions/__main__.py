@@ -25,10 +25,11 @@ from examples.flights.questions.answers import TOPICS, Answers
 from examples.flights.questions.app import app
 from examples.flights.questions.feed import events
 from examples.flights.questions.frames import Expected
-from streamlog.client.producer.accumulator import Fields, partition_of_key
+from streamlog.client.producer.accumulator import Fields
 from streamlog.durations import when_ms
 from streamlog.log import Log
 from streamlog.record import TopicPartition
+from streamlog.records.murmur2 import partition_of_key
 from streamlog.worker.topics.app_topics import declare_topics
 
 DIRECTORY = Path(".streamlog/questions")

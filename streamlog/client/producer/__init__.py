@@ -11,17 +11,16 @@ keep the order, the producer then has only one request per partition in flight. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias, TypedDict
+from typing import Final, Literal, Self, TypeAlias, TypedDict, cast
 
 import msgspec
 
 from streamlog import repeated
 from streamlog.client.background_task import Background
-from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster
+from streamlog.client.cluster import RETRY_TIMEOUT_MS, Cluster, TopicMetadata
 from streamlog.client.metrics.client_metrics import ClientMetrics, timed
 from streamlog.client.metrics.producer_metrics import BufferState, ProducerMetrics
 from streamlog.client.producer.accumulator import (
@@ -29,9 +28,14 @@ from streamlog.client.producer.accumulator import (
     AppendedRecord,
     BatchLimits,
     Fields,
+)
+from streamlog.client.producer.deliveries import DeliveryRun
+from streamlog.client.producer.open_batches import (
     Headers,
+    NewFields,
+    OpenBatches,
     StickyPartitions,
-    partition_of_key,
+    expect,
 )
 from streamlog.client.producer.refused_records import RefusedRecord
 from streamlog.client.producer.sender import BulkReceipt, Receipt, RecordMetadata, Sender
@@ -49,26 +53,25 @@ from streamlog.metrics.otlp import Attributes
 from streamlog.random_source import Random
 from streamlog.record import TopicPartition
 from streamlog.records.compression import Compression
+from streamlog.records.murmur2 import partition_of_key
 from streamlog.records.packed_records import PackedRecords
 from streamlog.records.partitioners import DEFAULT, Partitioner, partition_by
 from streamlog.records.record_columns import FieldColumns, record_bytes
 from streamlog.transport.socket_buffers import check_buffers
 
 Acks: TypeAlias = Literal["all", 0, 1]
+Join: TypeAlias = Callable[[str, int | None, NewFields], "asyncio.Future[RecordMetadata] | None"]
+"""`OpenBatches.join`; a `RecordDelivery` is a future by its methods."""
 
 IN_FLIGHT_MAX: Final = 5
 """A broker remembers the sequence numbers of this many batches per producer and partition
 (KIP-98)."""
-KEYS_CACHED: Final = 8_192
-"""Number of keys whose partition the producer remembers."""
 RETRY_BACKOFF_MS: Final = 50
 RETRY_BACKOFF_MS_MAX: Final = 1_000
 BULK_SLICE_RECORDS: Final = 10_000
 """`send_batch` reserves buffer space in slices of this many records, so that one call may hold more
 than the buffer."""
 
-_JOINED: Final = AppendedRecord.JOINED
-_new_tuple = tuple.__new__  # makes a named tuple without its handling of keywords and defaults
 _ACKS: Final = {"all": -1, 1: 1, 0: 0}
 _POSITIVE: Final = ("batch_bytes", "buffer_bytes", "request_timeout_ms", "transaction_timeout_ms")
 
@@ -187,19 +190,7 @@ class Producer:
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._accumulator: Accumulator[Receipt] = Accumulator(
-            BatchLimits(
-                linger_ms=settings.linger_ms,
-                batch_bytes=settings.batch_bytes,
-                delivery_timeout_ms=settings.delivery_timeout_ms,
-                retry_backoff_ms=RETRY_BACKOFF_MS,
-                retry_backoff_ms_max=RETRY_BACKOFF_MS_MAX,
-                in_flight_max=settings.max_in_flight,
-                codec=Compression.parse(settings.compression),
-                idempotent=settings.is_idempotent,
-                transactional=settings.transactional_id is not None,
-            )
-        )
+        self._accumulator: Accumulator[Receipt] = Accumulator(_limits(settings))
         self._metrics = ProducerMetrics(cluster.network)
         self._telemetry = TelemetryReporter(cluster, self.metrics, lambda: _resource(settings))
         self._background = Background(self._on_death)
@@ -224,14 +215,22 @@ class Producer:
                 tell=self._sender.look,
                 times=self._metrics.txn_times,
             )
-        self._clock = cluster.clock
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._buffer_bytes = settings.buffer_bytes
         self._sticky = StickyPartitions(Random(settings.seed))
+        self._open_batches = OpenBatches(
+            self._accumulator.used,
+            self._sticky,
+            cluster.topics,
+            batch_bytes=settings.batch_bytes,
+            buffer_bytes=settings.buffer_bytes,
+            new_run=self._new_run,
+            wall_ms=cluster.clock.wall_ms,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._join = cast("Join", self._open_batches.join)
         self._partitioners: dict[str, Partitioner] = {}
-        self._partition_of_key = lru_cache(KEYS_CACHED)(partition_of_key)
         self._room = asyncio.Lock()
-        self._waiting_callers = 0
+        self._owes_turn = False
+        """Whether a batch has filled, and the sender had no turn since."""
         self._dead: Exception | None = None
         self._is_open = False
 
@@ -239,7 +238,7 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         await self._background.open()
         self._background.start(self._sender.run())
-        self._is_open = True
+        self._is_open = self._open_batches.is_open = True
         if self._settings.enable_metrics_push:
             self._background.start(self._telemetry.run())
         if self._session is not None:
@@ -292,51 +291,72 @@ class Producer:
             UnknownTopicOrPartition: the topic or the partition does not exist.
             UsageError: the producer is not open, or it is transactional and no transaction is.
         """
-        # This runs once a record: calls that most records don't need are made only where they do.
-        if self._dead is not None or not self._is_open:
-            self._check_open()
-        clock, accumulator = self._clock, self._accumulator
-        now_ms = clock.now_ms()
-        known = self._cluster.known(topic, now_ms)
-        count = 0 if known is None else len(known.leaders)
-        if count <= (partition or 0):
-            count = await self._count(topic, reaching=partition or 0)
-        if partition is not None:
-            self._check_partition(topic, chosen := partition, count)
-        elif key is None:
-            chosen = self._sticky.choose(topic, count)
-        elif self._partitioners:
-            chosen = self._partition_of(topic, key, count)
-        else:
-            chosen = self._partition_of_key(key, count)
-        record = (clock.wall_ms() if timestamp_ms is None else timestamp_ms, key, value, headers)
+        # Nearly every record joins an open batch; what has to be decided takes the long way.
+        record = (timestamp_ms, key, value, headers)
+        if self._session is None or self._session.is_open:
+            delivery = self._join(topic, partition, record)
+            if delivery is not None:
+                return delivery
+        return await self._append(topic, partition, record)
+
+    async def _append(
+        self, topic: str, partition: int | None, record: NewFields
+    ) -> asyncio.Future[RecordMetadata]:
+        """Hand over a record that has to wait, or begins or fills a batch."""
+        self._check_open()
+        clock, accumulator = self._cluster.clock, self._accumulator
+        timestamp_ms, key, value, headers = record
+        timestamp_ms = clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        metadata = await self._metadata(topic, reaching=partition or 0)
+        count = len(metadata.leaders)
         size_bytes = record_bytes(key, value, headers)
-        if self._waiting_callers or accumulator.used_bytes + size_bytes > self._buffer_bytes:
+        if not self._may_pass(size_bytes):
             await self._make_room(size_bytes)
-            now_ms = clock.now_ms()
         # After the wait for room, during which the transaction may have failed.
         if self._session is not None:
             self._session.check_open()
-        delivery: asyncio.Future[RecordMetadata] = asyncio.Future(loop=self._loop)
+        chosen = self._chosen(topic, partition, key, count)
+        target = TopicPartition(topic, chosen)
         appended = accumulator.append(
-            _new_tuple(TopicPartition, (topic, chosen)),
-            record,
-            delivery,
+            target,
+            (timestamp_ms, key, value, headers),
+            None,
             size_bytes=size_bytes,
-            now_ms=now_ms,
+            now_ms=clock.now_ms(),
         )
-        if appended is not _JOINED:
+        waiting = accumulator.waiting(target)
+        delivery = expect(waiting[-1], self._new_run)
+        if appended is not AppendedRecord.JOINED:
             self._sender.look()
             if key is None and partition is None:
-                self._stick(topic, chosen, count, appended)
-        return delivery
+                self._stick(target, count, appended)
+        self._owes_turn = self._owes_turn or appended is AppendedRecord.FILLED
+        self._open_batches.admit(topic, metadata, count, chosen, waiting)
+        return cast("asyncio.Future[RecordMetadata]", delivery)
 
-    def _stick(self, topic: str, chosen: int, count: int, appended: AppendedRecord) -> None:
+    def _new_run(self, times: list[int], start: int) -> DeliveryRun:
+        return DeliveryRun(self._loop or asyncio.get_running_loop(), times, start)
+
+    def _chosen(self, topic: str, partition: int | None, key: bytes | None, count: int) -> int:
+        """Return the partition of a record."""
+        if partition is not None:
+            self._check_partition(topic, partition, count)
+            return partition
+        if key is None:
+            return self._sticky.choose(topic, count)
+        own = self._partitioners.get(topic)
+        if own is None:
+            return partition_of_key(key, count)
+        chosen = partition_by(own, key, count)
+        self._check_partition(topic, chosen, count)
+        return chosen
+
+    def _stick(self, target: TopicPartition, count: int, appended: AppendedRecord) -> None:
         """Choose the partition of the next records without a key, after a batch began or filled."""
         if appended is AppendedRecord.FILLED:
-            self._sticky.turn(topic, chosen, count)
+            self._sticky.turn(target.topic, target.partition, count)
         else:
-            self._sticky.begin(topic, self._accumulator.newest(topic, chosen))
+            self._sticky.begin(target.topic, self._accumulator.waiting(target)[-1])
 
     def partition_by(self, partitioners: Mapping[str, Partitioner]) -> None:
         """Choose the partitions of keys with other functions than the default, per topic.
@@ -347,6 +367,7 @@ class Producer:
         """
         chosen = {**self._partitioners, **partitioners}
         self._partitioners = {topic: each for topic, each in chosen.items() if each != DEFAULT}
+        self._open_batches.own_partitioners = frozenset(self._partitioners)
 
     async def send_batch(
         self,
@@ -384,8 +405,8 @@ class Producer:
         if not len(records):
             raise UsageError("send_batch needs at least one record")
         self._check_open()
-        count = await self._count(topic, reaching=partition)
-        self._check_partition(topic, partition, count)
+        metadata = await self._metadata(topic, reaching=partition)
+        self._check_partition(topic, partition, len(metadata.leaders))
         target = TopicPartition(topic, partition)
         receipt = BulkReceipt(asyncio.get_running_loop().create_future(), refusals)
         # One more than there are batches until the last slice is handed over: else a first slice
@@ -453,7 +474,7 @@ class Producer:
         state = BufferState(
             total_bytes=self._settings.buffer_bytes,
             used_bytes=self._accumulator.used_bytes,
-            waiting_callers=self._waiting_callers,
+            waiting_callers=self._open_batches.waiting_callers,
             requests_in_flight=self._sender.requests_in_flight,
             metadata_age_ms=cluster.metadata_age_ms,
         )
@@ -466,7 +487,7 @@ class Producer:
         Raises:
             UnknownTopicOrPartition: the topic does not exist.
         """
-        return await self._count(topic)
+        return len((await self._metadata(topic)).leaders)
 
     async def close(self) -> None:
         """Flush, abort an open transaction, and disconnect.
@@ -489,7 +510,7 @@ class Producer:
     async def _stop(self) -> None:
         if not self._is_open:
             return
-        self._is_open = False
+        self._is_open = self._open_batches.is_open = False
         try:
             await self._background.close()
         finally:
@@ -499,22 +520,14 @@ class Producer:
             self._sender.fail_all(closed)
             await self._cluster.close()
 
-    async def _count(self, topic: str, *, reaching: int = 0) -> int:
-        """Return the number of partitions; look it up if partition `reaching` is not known."""
+    async def _metadata(self, topic: str, *, reaching: int = 0) -> TopicMetadata:
+        """Return what is known of a topic; look it up if partition `reaching` is not known."""
         known = self._cluster.known(topic)
         if known is None or len(known.leaders) <= reaching:
             self._cluster.forget([topic])  # The topic may have grown since the last look-up.
             with timed(self._metrics.metadata_waits, self._cluster.clock):
                 known = await self._cluster.retrying(lambda: self._cluster.topic(topic))
-        return len(known.leaders)
-
-    def _partition_of(self, topic: str, key: bytes, count: int) -> int:
-        own = self._partitioners.get(topic)
-        if own is None:
-            return self._partition_of_key(key, count)
-        chosen = partition_by(own, key, count)
-        self._check_partition(topic, chosen, count)
-        return chosen
+        return known
 
     def _check_partition(self, topic: str, partition: int, count: int) -> None:
         if not 0 <= partition < count:
@@ -530,17 +543,24 @@ class Producer:
         if not self._is_open:
             raise UsageError("the producer is not open: use it inside its `async with` block")
 
+    def _may_pass(self, size_bytes: int) -> bool:
+        """Whether a caller need not wait, neither for room nor for others."""
+        waits = self._owes_turn or self._open_batches.waiting_callers
+        return not waits and self._has_room(size_bytes)
+
     async def _make_room(self, size_bytes: int) -> None:
         """Wait until `size_bytes` fit into the buffer, or the buffer is empty; first come first."""
-        if not self._room.locked() and self._has_room(size_bytes):
+        if self._may_pass(size_bytes):
             return
         # The lock is a queue. Without it a large record could wait for ever:
         # 1. 60 of 64 MB are in use; a record of 8 MB waits.
         # 2. A batch of 1 MB is acknowledged, and a small `send` takes that room at once.
         # 3. This repeats: there are never 8 MB free.
         # So a small record waits behind the large one, although it would fit.
-        with self._waiting():
+        with self._waiting(size_bytes):
             async with self._room:
+                await self._give_turn()
+                self._check_open()
                 while not self._has_room(size_bytes):
                     self._check_open()
                     self._accumulator.close_open()
@@ -548,15 +568,29 @@ class Producer:
                     self._sender.progress.clear()
                     await self._sender.progress.wait()
 
+    async def _give_turn(self) -> None:
+        """Let the sender run if a batch has filled.
+
+        A caller that only sends never waits while there is room: without this, the first batch
+        would be sent when the buffer is full, and the brokers would have nothing to do until then.
+        """
+        if self._owes_turn:
+            self._owes_turn = False
+            await asyncio.sleep(0)
+
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """Count a caller that waits for the buffer, and measure how long."""
-        self._waiting_callers += 1
+    def _waiting(self, size_bytes: int) -> Iterator[None]:
+        """Count a caller that waits, and measure how long if it is for the buffer."""
+        is_first = not self._open_batches.waiting_callers
+        self._open_batches.waiting_callers += 1
         try:
-            with timed(self._metrics.buffer_waits, self._cluster.clock):
+            if is_first and self._has_room(size_bytes):
                 yield
+            else:
+                with timed(self._metrics.buffer_waits, self._cluster.clock):
+                    yield
         finally:
-            self._waiting_callers -= 1
+            self._open_batches.waiting_callers -= 1
 
     def _has_room(self, size_bytes: int) -> bool:
         # An empty buffer takes anything: a record larger than the buffer would else wait for ever.
@@ -566,6 +600,7 @@ class Producer:
     def _on_death(self, error: Exception) -> None:
         """Fail all records: a background task has ended with `error`."""
         self._dead = error
+        self._open_batches.is_open = False
         reason = error if isinstance(error, StreamlogError) else ConnectionLost(repr(error))
         if self._session is not None:
             self._session.end(reason)
@@ -583,6 +618,20 @@ def _slices(records: FieldColumns | PackedRecords) -> Iterable[FieldColumns | Pa
         return (records,)
     starts = range(0, len(records), BULK_SLICE_RECORDS)
     return (records.part(start, start + BULK_SLICE_RECORDS) for start in starts)
+
+
+def _limits(settings: ProducerSettings) -> BatchLimits:
+    return BatchLimits(
+        linger_ms=settings.linger_ms,
+        batch_bytes=settings.batch_bytes,
+        delivery_timeout_ms=settings.delivery_timeout_ms,
+        retry_backoff_ms=RETRY_BACKOFF_MS,
+        retry_backoff_ms_max=RETRY_BACKOFF_MS_MAX,
+        in_flight_max=settings.max_in_flight,
+        codec=Compression.parse(settings.compression),
+        idempotent=settings.is_idempotent,
+        transactional=settings.transactional_id is not None,
+    )
 
 
 def _resource(settings: ProducerSettings) -> Attributes:

@@ -26,24 +26,22 @@ Not done here: the state of the transaction, the choice of a partition, the look
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from streamlog.client.producer.open_batches import Headers, OpenBatch, UsedBytes, put
 from streamlog.errors import MessageTooLarge
-from streamlog.random_source import Random
 from streamlog.record import TopicPartition
 from streamlog.records.batch import encode_columns
 from streamlog.records.compression import Compression
-from streamlog.records.murmur2 import murmur2, partitions_of_keys
 from streamlog.records.packed_records import PackedRecords
 from streamlog.records.record_columns import FieldColumns
 
-Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 Fields: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
 """A record that has no offset yet: timestamp in ms since 1970, key, value, headers."""
 
@@ -90,37 +88,39 @@ class AppendedRecord(Enum):
     """A batch is full, and so due now."""
 
 
-# Looked up once a record: a name of the module costs half of an attribute of the class.
-_JOINED, _STARTED, _FILLED = AppendedRecord.JOINED, AppendedRecord.STARTED, AppendedRecord.FILLED
-
-
-class ProducerBatchBuffer(Generic[T]):
+class ProducerBatchBuffer(OpenBatch, Generic[T]):
     """Records of one partition that are sent as one record batch."""
 
     __slots__ = (
-        "atomic", "attempts", "base_sequence", "closed", "columns", "created_ms", "data",
-        "not_before_ms", "order", "packed", "partition", "receipts", "size_bytes",
+        "atomic", "attempts", "base_sequence", "created_ms", "data", "not_before_ms", "order",
+        "packed", "partition",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition, order: tuple[int, ...], created_ms: int) -> None:
+        super().__init__()
         self.partition = partition
         self.order = order
         """Sort key among the batches of the partition. The halves of a divided batch append a
         number to its key, so they sort where the batch stood."""
         self.created_ms = created_ms
-        self.columns = FieldColumns()
-        """The records; empty if they are `packed`."""
         self.packed: PackedRecords | None = None
-        self.receipts: list[tuple[int, int, T]] = []
-        """(first index, last index, receipt) of the records in the batch."""
-        self.size_bytes = 0
-        self.closed = False
+        """The records, if they came packed; then there are no columns."""
         self.atomic = False
         self.attempts = 0
         self.not_before_ms = created_ms
         self.data: bytes | None = None
         self.base_sequence = -1
         """Sequence number of the first record; negative until the batch is first sent."""
+
+    if TYPE_CHECKING:  # A compiled class has no parameters of type.
+
+        @property  # type: ignore[override]
+        def receipts(self) -> list[tuple[int, int, T]]:
+            """As in `OpenBatch`, with the type of the receipts."""
+            ...
+
+        @receipts.setter
+        def receipts(self, receipts: list[tuple[int, int, T]]) -> None: ...
 
     @property
     def records(self) -> FieldColumns | PackedRecords:
@@ -164,14 +164,18 @@ class Accumulator(Generic[T]):
         self._in_flight_max = limits.in_flight_max if limits.idempotent else 1
         self._queues: dict[TopicPartition, _Queue[T]] = {}
         self._identity: ProducerIdentity | None = None
-        self.used_bytes = 0
+        self.used = UsedBytes()
+
+    @property
+    def used_bytes(self) -> int:
         """Bytes of all records without an outcome, before compression."""
+        return self.used.value
 
     def append(
         self,
         partition: TopicPartition,
         record: Fields,
-        receipt: T,
+        receipt: T | None,
         *,
         size_bytes: int,
         now_ms: int,
@@ -181,37 +185,36 @@ class Accumulator(Generic[T]):
         Args:
             partition: the partition to write to.
             record: its fields.
-            receipt: what to report the outcome to.
+            receipt: what to report the outcome to; None if `expect` makes one right after.
             size_bytes: the record's `record_bytes`.
             now_ms: monotonic time in ms.
         """
         queue = self._queues.get(partition) or self._queue(partition)
         batch = queue.waiting[-1] if queue.waiting else None
         if batch is None or batch.closed:
-            appended = _STARTED
+            appended = AppendedRecord.STARTED
             batch = self._begin(partition, queue, now_ms)
         elif batch.size_bytes + size_bytes > self._batch_bytes:
-            appended = _FILLED
+            appended = AppendedRecord.FILLED
             batch = self._begin(partition, queue, now_ms)
         else:
-            appended = _JOINED
-        records = batch.columns
-        index = len(records)
-        records.append(*record)
-        batch.receipts.append((index, index, receipt))
-        self.used_bytes += size_bytes
-        batch.size_bytes = filled_bytes = batch.size_bytes + size_bytes
-        if filled_bytes >= self._batch_bytes:
+            appended = AppendedRecord.JOINED
+        put(batch, record, size_bytes)
+        if receipt is not None:
+            at = len(batch.columns) - 1
+            batch.cover(at, at, receipt)
+        self.used.value += size_bytes
+        if batch.size_bytes >= self._batch_bytes:
             batch.closed = True
-            return _FILLED
+            return AppendedRecord.FILLED
         return appended
 
-    def newest(self, topic: str, partition: int) -> ProducerBatchBuffer[T]:
-        """Return the batch to which the latest record of a partition was appended.
+    def waiting(self, partition: TopicPartition) -> deque[ProducerBatchBuffer[T]]:
+        """Return the batches of a partition that wait, of which the last one may be open.
 
-        Call it right after `append`: once the sender takes the batch, it is no longer here.
+        Right after `append`, that is the batch with the new record.
         """
-        return self._queues[TopicPartition(topic, partition)].waiting[-1]
+        return self._queues[partition].waiting
 
     def append_batch(
         self,
@@ -244,7 +247,7 @@ class Accumulator(Generic[T]):
         batch.take(records)
         batch.receipts = [(0, len(records) - 1, receipt)]
         batch.atomic = atomic
-        self.used_bytes += batch.size_bytes
+        self.used.value += batch.size_bytes
         return 1
 
     def _append_columns(
@@ -275,10 +278,10 @@ class Accumulator(Generic[T]):
             first = len(gathered)
             part = records.part(start, stop)
             gathered.extend(part.timestamps, part.keys, part.values, part.headers)
-            batch.receipts.append((first, len(gathered) - 1, receipt))
+            batch.cover(first, len(gathered) - 1, receipt)
             batch.size_bytes += size_bytes
             batch.closed = batch.size_bytes >= self._batch_bytes
-            self.used_bytes += size_bytes
+            self.used.value += size_bytes
             start = stop
         return touched
 
@@ -431,7 +434,7 @@ class Accumulator(Generic[T]):
             due = (batch.base_sequence + len(batch.records)) & SEQUENCE_MASK
             if due == queue.next_sequence:
                 queue.next_sequence = (batch.base_sequence + len(good)) & SEQUENCE_MASK
-        self.used_bytes += rest.size_bytes - batch.size_bytes
+        self.used.value += rest.size_bytes - batch.size_bytes
         self._requeue(rest, queue)
         return [(at, waiting[at]) for at in sorted(bad)]
 
@@ -607,7 +610,7 @@ class Accumulator(Generic[T]):
             queue.gap_after = batch.order
 
     def _done(self, batch: ProducerBatchBuffer[T]) -> None:
-        self.used_bytes -= batch.size_bytes
+        self.used.value -= batch.size_bytes
 
     def _is_late(self, batch: ProducerBatchBuffer[T], now_ms: int) -> bool:
         return now_ms - batch.created_ms >= self._limits.delivery_timeout_ms
@@ -639,54 +642,3 @@ def _may_renew(queue: _Queue[T]) -> bool:
     if queue.renewing or queue.gap_after is None:
         return queue.renewing
     return bool(queue.waiting) and queue.waiting[0].base_sequence < 0
-
-
-__all__ = ["StickyPartitions", "murmur2", "partition_of_key", "partitions_of_keys"]
-
-
-def partition_of_key(key: bytes, partitions: int) -> int:
-    """Return the partition of `key` in a topic with `partitions` partitions (murmur2)."""
-    return partitions_of_keys((key,), partitions)[0]
-
-
-class Closing(Protocol):
-    """A batch that becomes closed at some time."""
-
-    closed: bool
-    """Whether the batch takes no more records: it is full, or has been sent."""
-
-
-class StickyPartitions:
-    """The present partition of records without a key, per topic (KIP-480).
-
-    A partition keeps its turn until the batch that such a record opened in it is closed.
-    """
-
-    def __init__(self, chance: Random) -> None:
-        """`chance` draws the first partition of each topic."""
-        self._chance = chance
-        self._current: dict[str, int] = {}
-        self._begun: dict[str, Closing] = {}
-        """Topic to the batch that a record without a key opened in the present partition."""
-
-    def choose(self, topic: str, partitions: int) -> int:
-        """Return the partition of the next record without a key."""
-        current = self._current.get(topic)
-        if current is None:
-            current = self._current[topic] = self._chance.randrange(partitions)
-        batch = self._begun.get(topic)
-        if batch is not None and batch.closed:
-            del self._begun[topic]
-            current = self._current[topic] = (current + 1) % partitions
-        return current % partitions
-
-    def begin(self, topic: str, batch: Closing) -> None:
-        """Note the batch that a record without a key opened; its end ends the partition's turn."""
-        self._begun[topic] = batch
-
-    def turn(self, topic: str, partition: int, partitions: int) -> None:
-        """Move on to the next partition if `partition`, whose batch is full, is the present one."""
-        current = self._current.get(topic)
-        if current is not None and current % partitions == partition:
-            self._current[topic] = (partition + 1) % partitions
-            self._begun.pop(topic, None)

@@ -25,6 +25,8 @@ from streamlog.client.cluster import Cluster, Lane
 from streamlog.client.metrics.producer_metrics import ProducerMetrics
 from streamlog.client.outage import Outage
 from streamlog.client.producer.accumulator import Accumulator, ProducerBatchBuffer, ProducerIdentity
+from streamlog.client.producer.deliveries import RecordDelivery
+from streamlog.client.producer.open_batches import deliver
 from streamlog.client.producer.refused_records import RefusedRecord, is_refusal, refusal_of
 from streamlog.client.producer.transaction_machine import TransactionMachine
 from streamlog.errors import (
@@ -82,9 +84,6 @@ _LEADERLESS: Final = frozenset(
 log = repeated.logger(__name__)
 
 
-_new_tuple = tuple.__new__  # makes a named tuple without its handling of keywords and defaults
-
-
 class RecordMetadata(NamedTuple):
     """The topic, partition, offset and timestamp of a record that was written."""
 
@@ -108,6 +107,14 @@ class BulkReceipt:
         self.outstanding = 0
         self._last: RecordMetadata | None = None
         self._error: StreamlogError | None = None
+
+    def done(self) -> bool:
+        """Never: it counts the outcomes of all batches."""
+        return False
+
+    def set_result(self, result: RecordMetadata) -> None:
+        """Note that a batch was written, like a future."""
+        self.settle(result)
 
     def settle(self, outcome: RecordMetadata | StreamlogError) -> None:
         """Note the outcome of one batch."""
@@ -149,7 +156,7 @@ class _Trouble:
     is_logged: bool = False
 
 
-Receipt: TypeAlias = asyncio.Future[RecordMetadata] | BulkReceipt
+Receipt: TypeAlias = RecordDelivery | BulkReceipt
 
 
 class Sender:
@@ -503,20 +510,11 @@ class Sender:
         self._accumulator.on_delivered(batch)
         if self._trouble.pop(batch.partition, None) is not None:
             self._end_outage(batch.partition)
-        topic, partition = batch.partition
-        is_known, packed, times = base_offset >= 0, batch.packed, batch.columns.timestamps
-        for _, last, receipt in batch.receipts:
-            offset = base_offset + last if is_known else UNKNOWN_OFFSET
-            if append_time_ms >= 0:
-                time_ms = append_time_ms
-            else:
-                # A receipt of packed records covers the whole batch, up to its last record.
-                time_ms = times[last] if packed is None else packed.last_timestamp_ms
-            metadata = _new_tuple(RecordMetadata, (topic, partition, offset, time_ms))
-            if isinstance(receipt, BulkReceipt):
-                receipt.settle(metadata)
-            elif not receipt.done():
-                receipt.set_result(metadata)
+        time_ms = append_time_ms
+        if time_ms < 0 and batch.packed is not None:
+            # A receipt of packed records covers the whole batch, up to its last record.
+            time_ms = batch.packed.last_timestamp_ms
+        deliver(batch, RecordMetadata(*batch.partition, base_offset, time_ms))
         self._on_progress()
 
     def _settle_failure(

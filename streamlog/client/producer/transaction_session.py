@@ -235,6 +235,11 @@ class TransactionSession:
         if not sending.is_done:
             raise self._reason()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction is open."""
+        return self._transactions.phase is TransactionPhase.OPEN
+
     def check_open(self) -> None:
         """Check that a transaction is open.
 
@@ -243,7 +248,7 @@ class TransactionSession:
             TransactionAborted: the transaction has lost a record or an offset.
             ProducerFenced, StreamlogError: this producer has ended.
         """
-        if self._transactions.phase is TransactionPhase.OPEN:
+        if self.is_open:
             return
         self.check_whole()
         raise UsageError(

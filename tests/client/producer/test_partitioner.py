@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.client.producer.accumulator import StickyPartitions, murmur2, partition_of_key
+from streamlog.client.producer.open_batches import OpenBatch, StickyPartitions
 from streamlog.random_source import Random
+from streamlog.records.murmur2 import murmur2, partition_of_key
 
 # From Kafka's UtilsTest, which has signed values.
 VECTORS = {
@@ -30,15 +31,12 @@ def test_keys_reach_every_partition() -> None:
     assert found == set(range(7))
 
 
-class Batch:
-    def __init__(self, *, closed: bool) -> None:
-        self.closed = closed
-
-
 def chosen(sticky: StickyPartitions, topic: str, count: int, *, sent: bool) -> int:
     """Return the partition of a record that begins a batch; `sent`: that batch closes at once."""
     found = sticky.choose(topic, count)
-    sticky.begin(topic, Batch(closed=sent))
+    batch = OpenBatch()
+    batch.closed = sent
+    sticky.begin(topic, batch)
     return found
 
 

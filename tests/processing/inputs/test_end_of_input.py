@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamlog import App
-from streamlog.client.producer.accumulator import partition_of_key
 from streamlog.nodes.topic_spec import TopicSpec
 from streamlog.processing.inputs.end_of_input import (
     LAST_RANK,
@@ -34,6 +33,7 @@ from streamlog.processing.provenance import BUSY_MS
 from streamlog.processing.task import Task, TaskId
 from streamlog.record import TopicPartition
 from streamlog.records.batch import LogRecord
+from streamlog.records.murmur2 import partition_of_key
 from streamlog.serdes import serde_for
 from streamlog.topology import Topology
 from streamlog.worker.inputs.end_questions import EndQuestion, levels_above

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from streamlog import App
-from streamlog.client.producer.accumulator import partition_of_key
 from streamlog.clock import SystemClock
 from streamlog.errors import ConfigError, RequestTimedOut, UsageError
 from streamlog.processing.table_rows import read_page, tables_of
 from streamlog.processing.task import TaskId
+from streamlog.records.murmur2 import partition_of_key
 from streamlog.tables.stores.memory_store import MemoryStore
 from streamlog.tables.stores.store import StoreSpec
 from streamlog.worker.access.questions import (
