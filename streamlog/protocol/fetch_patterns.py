@@ -33,6 +33,7 @@ _INT64: Final = struct.Struct(">q")
 _CORRELATION_ID_AT: Final = 4
 _ALIKE_AT: Final = 8
 _ONE: Final = b"x"
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 READ_COMMITTED: Final = 1
 _MARKS: Final = tuple(0x7EED_FACE_FEED_0FF5 + number for number in range(3))
 """Marker offsets that occur nowhere else in a message: names are text, and numbers are small."""
@@ -61,6 +62,7 @@ class FetchPattern:
     __slots__ = (
         "_after",
         "_before",
+        "_frame_bytes",
         "_head",
         "_offset_at",
         "_start",
@@ -80,22 +82,26 @@ class FetchPattern:
         self._before = frame[_ALIKE_AT:at]
         self._offset_at = at
         self._after = frame[at + _INT64.size :]
+        self._frame_bytes = len(frame)
         self._head = _AnswerHead(request, message)
 
     def match(self, frame: memoryview) -> FetchAlike | None:
         """Return the frame as a request of this pattern; None if it is not one."""
-        # The part behind the offset comes first, because its length is compared as well: with it,
-        # all positions before it are inside the frame.
+        # The length comes first: with it, all positions are inside the frame.
+        if len(frame) != self._frame_bytes:
+            return None
+        # A view would be compared byte by byte, through its format.
+        data = bytes(frame)
         at = self._offset_at
         if (
-            frame[at + _INT64.size :] != self._after
-            or frame[_ALIKE_AT:at] != self._before
-            or frame[:_CORRELATION_ID_AT] != self._start
+            not data.startswith(self._before, _ALIKE_AT)
+            or not data.endswith(self._after)
+            or not data.startswith(self._start)
         ):
             return None
-        number: int = _INT32.unpack_from(frame, _CORRELATION_ID_AT)[0]
-        offset: int = _INT64.unpack_from(frame, at)[0]
-        return FetchAlike(self, number, offset)
+        number: int = _INT32.unpack_from(data, _CORRELATION_ID_AT)[0]
+        offset: int = _INT64.unpack_from(data, at)[0]
+        return _new_tuple(FetchAlike, (self, number, offset))
 
     def answer(self, correlation_id: int, found: FoundRecords, throttle_ms: int) -> list[Piece]:
         """Return the frame of the response with these records."""

@@ -75,6 +75,8 @@ ZSTD_VERSION = 10
 NO_REPLICA = -1
 """The preferred replica in a response to a reader that should stay with this broker."""
 
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
+
 PartitionKey: TypeAlias = tuple[str, int]
 RepeatAnswer: TypeAlias = FoundRecords | FetchResponse
 """The answer to a Fetch that repeats another: the records found, or a response."""
@@ -249,18 +251,22 @@ class PartitionReads:
             # The full way reports the divergence to the reader (KIP-595).
             if epoch != NO_EPOCH and partition.diverges(epoch, alike.offset) is not None:
                 return None
-            if alike.offset >= partition.high_watermark:
-                return _wait_at_end(alike, partition)
-            room_bytes = min(asked.partition_max_bytes, request.max_bytes, FETCH_BYTES_MAX)
+            ends = partition.ends
+            if alike.offset >= ends.high_watermark:
+                return _wait_at_end(alike, partition, ends.high_watermark)
             committed = request.isolation_level == READ_COMMITTED
-            found = _read(partition, alike.offset, room_bytes, min_one=True, committed=committed)
+            room_bytes = min(asked.partition_max_bytes, request.max_bytes, FETCH_BYTES_MAX)
+            records = partition.range(
+                alike.offset, ends, max_bytes=max(room_bytes, 0), stable=committed
+            )
+            size_bytes = len(records)
+            is_too_little = size_bytes < max(request.min_bytes, 1)
+            if is_too_little or (committed and partition.aborted(alike.offset)):
+                return None
         except StreamlogError:
             return None  # `read` raises it again, and makes it the answer.
-        size_bytes = len(found.records)
-        if size_bytes < max(request.min_bytes, 1) or found.aborted:
-            return None
         partition.traffic.bytes_out += size_bytes
-        return FoundRecords(found.ends, found.records)
+        return _new_tuple(FoundRecords, (ends, records))
 
 
 class _Reading:
@@ -322,7 +328,7 @@ class _Reading:
                 found = self._read(partition, wanted)
             else:
                 self.failed = True  # The reader has to act on this now, and nothing is waited for.
-                found = _Found(b"", _ends(partition), [] if self._committed else None)
+                found = _Found(b"", partition.ends, [] if self._committed else None)
         except StreamlogError as error:
             return self._unreadable(wanted, error_code(error), error)
         if size_bytes := len(found.records):
@@ -395,24 +401,27 @@ def _read(
     partition: Partition, offset: int, room_bytes: int, *, min_one: bool, committed: bool
 ) -> _Found:
     """Read from `offset` on. Raises what `Partition.range` raises."""
+    ends = partition.ends
     records = partition.range(
-        offset, max_bytes=max(room_bytes, 0), min_one=min_one, stable=committed
+        offset, ends, max_bytes=max(room_bytes, 0), min_one=min_one, stable=committed
     )
     if not committed:
-        return _Found(records, _ends(partition), None)
+        return _Found(records, ends, None)
     aborted = [
         AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
         for each in (partition.aborted(offset) if len(records) else ())
     ]
-    return _Found(records, _ends(partition), aborted)
+    return _Found(records, ends, aborted)
 
 
-def _wait_at_end(alike: FetchAlike, partition: Partition) -> Wait[PartitionKey] | None:
+def _wait_at_end(
+    alike: FetchAlike, partition: Partition, high_watermark: int
+) -> Wait[PartitionKey] | None:
     """Return what a reader at the end of its partition waits for; None if it does not wait."""
     request = alike.pattern.request
     waits = request.max_wait_ms > 0 and request.min_bytes > 0
     # Beyond the high watermark, `read` decides whether the offset is an error.
-    if not waits or alike.offset != partition.high_watermark:
+    if not waits or alike.offset != high_watermark:
         return None
     return Wait(((partition.topic, partition.index),), request.min_bytes)
 
@@ -422,12 +431,6 @@ def _wanted_clock_time(wanted: FetchPartition) -> ClockTime | None:
     clock, time_ms = wanted.mark_clock, wanted.mark_to_ms
     is_sound = clock and len(clock.encode()) <= CLOCK_BYTES_MAX and 0 <= time_ms <= TIMESTAMP_MS_MAX
     return ClockTime(clock, time_ms) if is_sound else None
-
-
-def _ends(partition: Partition) -> PartitionEnds:
-    high_watermark = partition.high_watermark
-    stable_offset = partition.stable_offset(high_watermark)
-    return PartitionEnds(high_watermark, stable_offset, partition.log.log_start_offset)
 
 
 def _diverging(partition: Partition, wanted: FetchPartition) -> DivergingEpoch | None:

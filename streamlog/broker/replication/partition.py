@@ -27,6 +27,7 @@ from streamlog.broker.storage.validator import AppendOrigin, Prepared
 from streamlog.broker.topic_traffic import TopicTraffic, TrafficMetrics
 from streamlog.errors import OffsetOutOfRange, StreamlogError, UnknownTopicOrPartition
 from streamlog.protocol.error_codes import ErrorCode, error_for
+from streamlog.protocol.fetch_patterns import PartitionEnds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from streamlog.broker.storage.validator import AppendResult
     from streamlog.protocol.schema import Buffer
     from streamlog.records.control_batches import ClockTime, Marker
+
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 
 NO_EPOCH = -1
 """The leader epoch of a client that knows none: it is not checked."""
@@ -529,15 +532,28 @@ class Partition:
             self._deadline_ms = now_ms + self.log.config.flush_ms
             self._flush.add_later(self, self._deadline_ms)
 
+    @property
+    def ends(self) -> PartitionEnds:
+        """The offsets at which the records end that readers may see, and begin."""
+        high_watermark = self.high_watermark
+        found = (high_watermark, self.stable_offset(high_watermark), self.log.log_start_offset)
+        return _new_tuple(PartitionEnds, found)
+
     def range(
-        self, offset: int, *, max_bytes: int, min_one: bool = True, stable: bool = False
+        self,
+        offset: int,
+        ends: PartitionEnds,
+        *,
+        max_bytes: int,
+        min_one: bool = True,
+        stable: bool = False,
     ) -> Buffer | FileRange:
         """Return committed batches from `offset` on; with `stable`, below the last stable offset.
 
-        Raises what `PartitionLog.range` raises.
+        `ends` are those of now. Raises what `PartitionLog.range` raises.
         """
-        high_watermark = self.high_watermark
-        end_offset = self.stable_offset(high_watermark) if stable else high_watermark
+        high_watermark, stable_offset, _ = ends
+        end_offset = stable_offset if stable else high_watermark
         # Without followers the log finds its end by itself: no index is searched for it.
         finds_end = self._alone and end_offset == high_watermark
         return self.log.range(

@@ -2,6 +2,10 @@
 
 The event loop takes checkpoints, and any thread writes them, because that needs three syncs.
 
+A thousand idle logs have no news, and a look at each of them every few seconds would be most of
+what an idle broker does. So logs note when they are touched (`PartitionLog.is_touched`), and
+checkpoints that are still right (`are_current`) are not taken again.
+
 Rules of this module: a checkpoint may be older than the truth, never newer, and never older than
 the checkpoint before it. Only a scan finds damage in the middle of a log again, so the recovery
 point stays before the damage.
@@ -9,7 +13,7 @@ point stays before the damage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
@@ -46,6 +50,14 @@ class CheckpointsTaken(NamedTuple):
     high_watermarks: dict[str, int]
 
 
+class _Taken(NamedTuple):
+    """Of what the newest checkpoints were taken."""
+
+    number: int
+    logs: Sequence[PartitionLog]
+    copied: Mapping[str, int]
+
+
 class LogCheckpoints:
     """The checkpoints of all logs of a directory, by folder.
 
@@ -57,6 +69,7 @@ class LogCheckpoints:
         self._numbers = count(1)
         self._keeping = Lock()
         self._kept = CheckpointsTaken(0, {}, {}, {})
+        self._taken = _Taken(0, [], {})
 
     def read(self, topics: Iterable[TopicEntry]) -> dict[str, LogCheckpoint]:
         """Read the checkpoints of the logs of these topics; zeros for logs without one.
@@ -83,10 +96,27 @@ class LogCheckpoints:
 
         `copied` has the recovery points of logs that are being copied, by `future_key`.
         """
+        # Before anything is read: a thread that finds damage after this touches its log again.
+        for log in logs.values():
+            log.is_touched = False
+        self._taken = _Taken(next(self._numbers), [*logs.values()], dict(copied or {}))
         points = {folder: _scan_from(log) for folder, log in logs.items()} | dict(copied or {})
         starts = {f: start for f, log in logs.items() if (start := log.log_start_offset)}
         marks = {f: mark for f, log in logs.items() if (mark := log.high_watermark)}
-        return CheckpointsTaken(next(self._numbers), points, starts, marks)
+        return CheckpointsTaken(self._taken.number, points, starts, marks)
+
+    def are_current(self, logs: Sequence[PartitionLog], copied: Mapping[str, int]) -> bool:
+        """Whether the checkpoints written last are those of these logs as of now.
+
+        False also if only a look at each log could tell.
+        """
+        taken = self._taken
+        return (
+            self._kept.number == taken.number
+            and taken.logs == logs
+            and taken.copied == copied
+            and not any(log.is_touched for log in logs)
+        )
 
     def recovery_points(self) -> dict[str, int]:
         """Read all recovery points.
@@ -98,7 +128,13 @@ class LogCheckpoints:
 
     def is_kept(self, taken: CheckpointsTaken) -> bool:
         """Whether these checkpoints are the ones written last."""
-        return taken[1:] == self._kept[1:]
+        kept = self._kept
+        if taken[1:] != kept[1:]:
+            return False
+        # The logs were touched, and nothing came of it: what was written stands for them from here.
+        if taken.number == self._taken.number:
+            self._taken = self._taken._replace(number=kept.number)
+        return True
 
     def keep(self, taken: CheckpointsTaken) -> None:
         """Write the checkpoints durably; callable from any thread.
@@ -126,6 +162,8 @@ def _scan_from(log: PartitionLog) -> int:
     damage = log.damage
     if not damage:
         return log.recovery_point  # Nearly every log, every few seconds.
+    # How far it is held back depends on the log's end, which no touch reports.
+    log.is_touched = True
     end_offset = log.log_end_offset
     holes: list[int] = []
     for finding in damage:

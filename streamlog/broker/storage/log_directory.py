@@ -644,8 +644,12 @@ class LogDirectory:
 
     def begin_checkpoints(self, *, if_changed: bool = False) -> OffloadedJob[None] | None:
         """Take the checkpoints, and return the job that writes them; None if they are unchanged."""
-        taken = self._checkpoints.take(self._logs(), self._copied_points())
-        if if_changed and self._checkpoints.is_kept(taken) and not self.listener.is_write_pending:
+        copied = self._copied_points()
+        may_skip = if_changed and not self.listener.is_write_pending
+        if may_skip and self._checkpoints.are_current(self._every_log(), copied):
+            return None
+        taken = self._checkpoints.take(self._logs(), copied)
+        if may_skip and self._checkpoints.is_kept(taken):
             return None
         return OffloadedJob(partial(self._keep_checkpoints, taken))
 
@@ -1055,6 +1059,10 @@ class LogDirectory:
 
     def _write_topics(self, topics: Iterable[TopicState]) -> None:
         self._catalog.write_topics([each.entry() for each in topics], self._deleting)
+
+    def _every_log(self) -> list[PartitionLog]:
+        """Return all logs, in the order of `_logs`."""
+        return [log for topic in self._topics.values() for log in topic.partitions.values()]
 
     def _logs(self) -> dict[str, PartitionLog]:
         """Return all logs by folder."""

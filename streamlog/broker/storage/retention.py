@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 FIRST_CHECK_MS = 30_000
 """The latest start of the first round: a broker that starts has more urgent work."""
 LOGS_AT_ONCE = 4
-"""Logs examined per tick, between requests: each may be rolled and its files renamed."""
+"""Logs per tick, between requests, that take time: each may be rolled and its files renamed, or its
+segments have to be loaded first."""
+LOOKS_AT_ONCE = 64
+"""Logs examined per tick at most. Nearly all of them have nothing to remove, and cost less than a
+tenth of a tick."""
 FILES_AT_ONCE = 32
 """Files removed per tick."""
 
@@ -117,12 +121,16 @@ class Retention:
 
     def _check(self, now_ms: int, wall_ms: int) -> None:
         expired = []
-        for _ in range(min(LOGS_AT_ONCE, len(self._round))):
+        left = LOGS_AT_ONCE
+        for _ in range(min(LOOKS_AT_ONCE, len(self._round))):
+            if not left:
+                break
             name, number = self._round.popleft()
             topic = self._directory.topics.get(name)
             log = None if topic is None else topic.partitions.get(number)
             if topic is None or log is None:
                 continue  # It was deleted since the round began.
+            is_loaded = log.knows_its_size
             # The steps, as a crash may come between any two:
             # 1. `_expire` moves the log start in memory: readers can't go below it any more.
             # 2. `keep` makes the start durable. A crash before it deletes nothing.
@@ -130,9 +138,11 @@ class Retention:
             #    which the next opening removes.
             # 4. `_remove` deletes the files after `file.delete.delay.ms`: a Fetch response that
             #    sends from the file may still be on its way.
-            if self._expire(name, number, now_ms=now_ms, wall_ms=wall_ms):
+            has_expired = self._expire(name, number, now_ms=now_ms, wall_ms=wall_ms)
+            if has_expired:
                 due_ms = now_ms + topic.config.file_delete_delay_ms
                 expired.append(_ExpiredHead(log, log.log_start_offset, due_ms))
+            left -= has_expired or not is_loaded
         if expired:
             self._writes_in_progress += 1
             self._keep(partial(self._on_checkpoint, expired))

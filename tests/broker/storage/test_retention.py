@@ -15,7 +15,13 @@ from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.repair.findings import FindingKind
 from streamlog.broker.storage.repair.inspection import Inspection
-from streamlog.broker.storage.retention import FIRST_CHECK_MS, LOGS_AT_ONCE, OnCheckpoint, Retention
+from streamlog.broker.storage.retention import (
+    FIRST_CHECK_MS,
+    LOGS_AT_ONCE,
+    LOOKS_AT_ONCE,
+    OnCheckpoint,
+    Retention,
+)
 from streamlog.errors import LogDirectoryFailed, OffsetOutOfRange
 from tests.broker.storage.batches import batch, read_records
 
@@ -334,6 +340,39 @@ def test_a_retention_round_is_logged_in_one_line(
             f" partitions: {2 * LOGS_AT_ONCE})"
         )
     ]
+    directory.close()
+
+
+def test_logs_that_keep_everything_are_examined_in_larger_portions(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("stays", 2 * LOOKS_AT_ONCE)
+    directory.create_topic("over", 1, {"retention.ms": "1000"})
+    last = directory.log("over", 0)
+    last.append(batch(timestamp_ms=START_MS), now_ms=0)
+    time = Time(directory)
+    time.now_ms = INTERVAL_MS
+    for start in (0, 0, 1):
+        time.tick()
+        assert last.log_start_offset == start
+    directory.close()
+
+
+def test_logs_whose_segments_are_not_loaded_count_as_work(files: MemoryFiles) -> None:
+    directory = opened(files)
+    directory.create_topic("stays", 2 * LOGS_AT_ONCE)
+    for log in directory.topics["stays"].partitions.values():
+        for _ in range(60):
+            log.append(batch(2, timestamp_ms=START_MS), now_ms=0)
+    directory.close()
+    directory = opened(files)
+    every = [*directory.topics["stays"].partitions.values()]
+    assert not any(log.knows_its_size for log in every)
+    time = Time(directory)
+    time.now_ms = INTERVAL_MS
+    for loaded in (LOGS_AT_ONCE, 2 * LOGS_AT_ONCE):
+        time.tick()
+        examined = [log for log in every if log._segments._chain[0].loaded]
+        assert len(examined) == loaded
     directory.close()
 
 

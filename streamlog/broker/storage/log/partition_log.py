@@ -206,13 +206,12 @@ class PartitionLog:
         self._rolling = Rolling(self, rolls)
         self.epochs = LeaderEpochHistory(files, directory)
         self.recovery = recovery.Recovery()
-        self.synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
+        self._synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
         self.read_end_offset = START_OFFSET
         """The offset after the last batch that `range` returned."""
         self.cleaned = swap.CleanedOffset(files, directory)
         self.lost = LostOffsets(files, directory)
-        self.high_watermark = START_OFFSET
-        """The high watermark of the partition as far as it is known; kept for the next opening."""
+        self._high_watermark = START_OFFSET
         self.syncs_off_loop = False
         """Whether the caller syncs after every append, so that a roll need not sync."""
         self._config = config
@@ -343,6 +342,35 @@ class PartitionLog:
     def log_end_offset(self) -> int:
         """The offset of the next record."""
         return self._segments.active.next_offset
+
+    @property
+    def synced(self) -> SyncedEnd:
+        """The end of the part that is known to be on disk."""
+        return self._synced
+
+    @synced.setter
+    def synced(self, end: SyncedEnd) -> None:
+        self._synced = end
+        self.is_touched = True
+
+    @property
+    def high_watermark(self) -> int:
+        """The high watermark of the partition as far as it is known; kept for the next opening."""
+        return self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        self._high_watermark = offset
+        self.is_touched = True
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether what a checkpoint says of it may have changed since this was set to False."""
+        return self._segments.is_touched
+
+    @is_touched.setter
+    def is_touched(self, touched: bool) -> None:
+        self._segments.is_touched = touched
 
     @property
     def recovery_point(self) -> int:
@@ -669,11 +697,11 @@ class PartitionLog:
             self.check_open()
         if not START_OFFSET <= offset <= self.log_end_offset:
             raise self._out_of_range(offset)
-        self._start_offset = max(self._start_offset, offset)
+        self._move_start(max(self._start_offset, offset))
 
     def set_start(self, offset: int) -> None:
         """Set the start of a log that restarts at `offset`; see `Truncation.begin_restart`."""
-        self._start_offset = offset
+        self._move_start(offset)
 
     def expire(self, *, high_watermark: int, wall_ms: int, now_ms: int) -> None:
         """Move the log start past the segments that retention deletes; see `advance_start`.
@@ -877,6 +905,10 @@ class PartitionLog:
         """Close without a sync, because the log is about to be deleted or its disk has failed."""
         self._closed = True
         self._segments.close()
+
+    def _move_start(self, offset: int) -> None:
+        self._start_offset = offset
+        self.is_touched = True
 
     def _begin_at_start(self) -> None:
         """Restart an empty log at its start if a power cut has taken everything below the start.

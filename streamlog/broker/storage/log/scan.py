@@ -28,6 +28,7 @@ PREFIX_BYTES = 12
 OFFSETS_MAX = 2**31
 """Offsets per segment: its index holds them relative to the base, in four bytes."""
 
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 _MAGIC = b"\x02"
 _MAGIC_AT = 16
 # base offset, length, leader epoch, magic, last offset delta, maximum timestamp, count of records
@@ -92,7 +93,8 @@ def _read_header(data: bytes, at: int, position: int, next_offset: int) -> Heade
     if not HEADER_BYTES <= size_bytes <= MESSAGE_BYTES_MAX:
         raise CorruptData(f"the batch claims a length of {length} bytes")
     newest_ms = max_timestamp_ms if count else -1
-    return Header(position, base_offset, base_offset + delta + 1, size_bytes, newest_ms, epoch)
+    found = (position, base_offset, base_offset + delta + 1, size_bytes, newest_ms, epoch)
+    return _new_tuple(Header, found)
 
 
 def _check_room(header: Header, end: int) -> None:

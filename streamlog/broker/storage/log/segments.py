@@ -148,6 +148,8 @@ class Segments:
         """The sealed segments that may not be on disk, in order."""
         self.has_unsynced_names = False
         """Whether a segment exists whose directory entry may not be on disk."""
+        self.is_touched = True
+        """Whether what a checkpoint says of the log may have changed since the last one."""
         self.rewrites = 0
         """How often compaction or truncation has changed what lies at offsets that exist."""
         self._files = files
@@ -264,6 +266,7 @@ class Segments:
 
     def note_unwritten_indexes(self, found: Sequence[Segment]) -> None:
         """Note which of the segments scanned by recovery have index entries only in memory."""
+        self.is_touched = True
         self._with_unwritten_indexes = [
             segment for segment in found if segment.has_unwritten_indexes
         ]
@@ -287,6 +290,7 @@ class Segments:
             else:
                 segment.keep_indexes()
         self._with_unwritten_indexes = []
+        self.is_touched = True
 
     # Growing and shrinking.
 
@@ -510,6 +514,8 @@ class Segments:
         for segment in self._chain[max(bisect_right(self._bases, offset) - 1, 0) :]:
             if not (segment.aborted.is_known or segment.aborted.load(segment.base_offset)):
                 self.replay(self._bases[0], OpenTransactions().take)
+            if not len(segment.aborted):
+                continue  # Most segments, and each Fetch of committed records asks all of these.
             here, complete = segment.aborted.overlapping(offset, end_offset)
             found += here
             if complete:
@@ -576,12 +582,14 @@ class Segments:
         self._chain = chain
         self._bases = [segment.base_offset for segment in chain]
         self.active = chain[-1]
+        self.is_touched = True
         if self._with_unwritten_indexes:
             self._with_unwritten_indexes = [
                 segment for segment in self._with_unwritten_indexes if segment in chain
             ]
 
     def _report_damage(self) -> None:
+        self.is_touched = True
         if self._on_damage is not None:
             self._on_damage()
 
