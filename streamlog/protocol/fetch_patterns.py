@@ -156,7 +156,8 @@ class _AnswerHead:
         # The head ends with the length of the records, which `around` writes for each response.
         length_bytes = len(uvarint(len(_ONE) + 1)) if self._flexible else _INT32.size
         # Cut at the markers, in the order in which the response has the fields.
-        parts, rest_of_head = [], bytes(one_buffer(head))[2 * _INT32.size : -length_bytes]
+        end = len(head) - length_bytes
+        parts, rest_of_head = [], bytes(one_buffer(head))[2 * _INT32.size : end]
         for mark in (_INT32.pack(_THROTTLE_MARK), *map(_INT64.pack, _MARKS)):
             part, _, rest_of_head = rest_of_head.partition(mark)
             parts.append(part)

@@ -96,7 +96,7 @@ class FrameReader:
                 self._filled = False
         # At least one byte, because asyncio requires a buffer that is not empty.
         end_bytes = max(self._start + self._wanted_bytes, self._end + 1)
-        if end_bytes > len(self._buffer) or (self._filled and self._grown_bytes):
+        if end_bytes > len(self._buffer) or (self._filled and self._grown()):
             self._move()
         return self._buffer[self._end :]
 
@@ -106,7 +106,7 @@ class FrameReader:
         size_bytes = len(self._buffer)
         needed_bytes = self._wanted_bytes
         if self._filled:
-            needed_bytes = max(needed_bytes, self._grown_bytes)
+            needed_bytes = max(needed_bytes, self._grown())
         if needed_bytes > size_bytes:
             size_bytes = max(needed_bytes, 2 * (self._end - self._start))
         return size_bytes - READ_BYTES
@@ -202,8 +202,7 @@ class FrameReader:
         self._wanted_bytes = _SIZE.size
         self._start += size_bytes
 
-    @property
-    def _grown_bytes(self) -> int:
+    def _grown(self) -> int:
         """Return the size to grow to for a fast peer; 0 if the buffer is large enough."""
         twice = 2 * len(self._buffer)
         return twice if twice <= READ_BYTES_MAX else 0
@@ -218,7 +217,7 @@ class FrameReader:
         held = self._buffer[self._start : self._end]
         needed_bytes = max(self._wanted_bytes, len(held) + 1)
         if self._filled:
-            needed_bytes = max(needed_bytes, self._grown_bytes)
+            needed_bytes = max(needed_bytes, self._grown())
             self._filled = False
         if needed_bytes > len(self._buffer) or self._is_lent:
             # At least twice the held bytes, so that it rarely grows again while whole frames wait.
@@ -352,8 +351,9 @@ def _refuses_version(frame: Buffer, position: int) -> bool:
 def _framed(head: bytearray, version: int, message: Message) -> list[Piece]:
     buffers: list[Piece] = [head]
     encode_into(message, version, buffers)
-    if not buffers[-1]:  # Nothing follows the record batches.
-        buffers.pop()
+    last = buffers.pop()
+    if last:  # Otherwise nothing follows the record batches.
+        buffers.append(last)
     _SIZE.pack_into(head, 0, sum(map(len, buffers)) - _SIZE.size)
     return buffers
 
