@@ -238,7 +238,6 @@ class GroupFlush:
     def _begin(self, due: dict[Flushed, bool], waiting: list[Callback]) -> None:
         # `_begin_syncs` takes out of `due` what it begins; the round keeps the rest.
         next_round = _Round(self._begin_syncs(due), waiting, due)
-        self._is_shared = len(waiting) > 1 or len(next_round.syncs) > 1
         if self._failure is not None or not (next_round.syncs or next_round.rest):
             _call(next_round.waiting, self._failure)
             return
@@ -246,6 +245,7 @@ class GroupFlush:
             self._begin_later(next_round)
             return
         self._current = next_round
+        self._is_shared = len(waiting) > 1 or len(next_round.syncs) > 1
         loop = asyncio.get_running_loop()
 
         def on_done(done: Future[OSError | None]) -> None:
