@@ -24,13 +24,11 @@ import msgspec
 from streamlog import repeated
 from streamlog.broker.future_responses import Turn
 from streamlog.broker.storage.disk.files import directory_error
-from streamlog.broker.storage.disk.offload import Threads, os_thread
+from streamlog.broker.storage.disk.offload import Result, Threads, begin_in, os_thread
 from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError, TooManyOpenFiles
 from streamlog.metrics.instruments import Histogram
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from streamlog.broker.storage.log.truncation import PendingSync
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.volumes import Volume
@@ -246,13 +244,8 @@ class GroupFlush:
             return
         self._current = next_round
         self._is_shared = len(waiting) > 1 or len(next_round.syncs) > 1
-        loop = asyncio.get_running_loop()
-
-        def on_done(done: Future[OSError | None]) -> None:
-            loop.call_soon_threadsafe(self._on_done, done)
-
         # Not `run_in_executor`: its future would take one more iteration of the event loop.
-        self._thread.submit(next_round.run).add_done_callback(on_done)
+        begin_in(self._thread, next_round.run, self._on_done)
 
     def _begin_syncs(self, due: dict[Flushed, bool]) -> list[tuple[Flushed, PendingSync]]:
         """Begin as many syncs as one round may contain; the other partitions stay in `due`."""
@@ -289,14 +282,14 @@ class GroupFlush:
             self._short_logged_s = now_s
             _log.warning("a sync waits for file descriptors: %s", error)
 
-    def _on_done(self, done: Future[OSError | None]) -> None:
+    def _on_done(self, result: Result[OSError | None]) -> None:
         finished, self._current = self._current, None
-        if finished is None or done.cancelled():
+        if finished is None:
             return  # `close` has called the callbacks.
         # Here and not in the thread: an instrument has one writer.
         for each_s in finished.took_s:
             self.times.record(each_s)
-        error = done.result()
+        error = result()
         failure = None if error is None else self._directory.failure_of(error)
         if isinstance(failure, TooManyOpenFiles):
             # Every file is either synced or untouched, since only the directory could not be

@@ -359,7 +359,7 @@ def test_logs_that_keep_everything_are_examined_in_larger_portions(files: Memory
 
 def test_logs_whose_segments_are_not_loaded_count_as_work(files: MemoryFiles) -> None:
     directory = opened(files)
-    directory.create_topic("stays", 2 * LOGS_AT_ONCE)
+    directory.create_topic("stays", 2 * LOGS_AT_ONCE, {"retention.ms": "3600000"})
     for log in directory.topics["stays"].partitions.values():
         for _ in range(60):
             log.append(batch(2, timestamp_ms=START_MS), now_ms=0)
