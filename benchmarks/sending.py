@@ -1,6 +1,8 @@
 """Ways from a log file into a loopback socket, by CPU time a piece: why the broker uses sendfile.
 
-`python -m benchmarks.sending`; the reader is a process of its own. See docs/decisions/002.
+`python -m benchmarks.sending`; the reader is a process of its own. See docs/decisions/002. A piece
+is a batch, and each way learns the size of the next one: from its header, which `sendfile` has to
+read for itself.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Callable
 FILE_BYTES = 200 * 1024 * 1024
 PIECES_BYTES = (4 * 1024, 16 * 1024, 64 * 1024, 1024 * 1024)
 HEAD = bytes(80)
+HEADER_BYTES = 61
 MORE = getattr(socket, "MSG_MORE", 0)
 READER = """
 import socket, sys
@@ -29,8 +32,9 @@ Way = Callable[[socket.socket, int, memoryview, int, int], None]
 
 
 def pread(peer: socket.socket, file: int, _: memoryview, position: int, size_bytes: int) -> None:
-    """Read into memory of our own and send that."""
-    _send(peer, memoryview(HEAD + os.pread(file, size_bytes, position)))
+    """Read into memory of our own, with the header behind, and send that."""
+    data = memoryview(os.pread(file, size_bytes + HEADER_BYTES, position))
+    _send(peer, memoryview(b"".join((HEAD, data[:size_bytes]))))
 
 
 def mapped(
@@ -43,8 +47,9 @@ def mapped(
 
 def sendfile(peer: socket.socket, file: int, _: memoryview, position: int, size_bytes: int) -> None:
     """The head held back, the rest from file to socket within the kernel."""
-    peer.send(HEAD, MORE)
     end = position + size_bytes
+    os.pread(file, HEADER_BYTES, end)
+    peer.send(HEAD, MORE)
     while position < end:
         position += os.sendfile(peer.fileno(), file, position, end - position)
 

@@ -331,7 +331,7 @@ BARS: dict[str, float] = {
     "folders": 0,
     "circles": 1,
     "floors": 8,
-    "produce": 32,
+    "produce": 33,
     "comments": 4,
     "any": 1,
     "names": 1,

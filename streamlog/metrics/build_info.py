@@ -40,6 +40,7 @@ HOT_MODULES = (
     "streamlog.broker.request_metrics",
     "streamlog.broker.server.queued_request",
     "streamlog.broker.server.socket_writer",
+    "streamlog.broker.storage.disk.file_range",
     "streamlog.broker.storage.log.batch_run",
     "streamlog.tables.folds.folding",
     "streamlog.tables.folds.plain_values",

@@ -200,12 +200,7 @@ class LogDirectory:
     @property
     def damage(self) -> tuple[Damage, ...]:
         """The damaged ranges of all partitions found so far."""
-        return tuple(
-            finding
-            for topic in self._topics.values()
-            for log in topic.partitions.values()
-            for finding in log.damage
-        )
+        return tuple(finding for log in self._every_log() for finding in log.damage)
 
     def log(self, topic: str, partition: int) -> PartitionLog:
         """Return the log of a partition.

@@ -69,7 +69,7 @@ class _LoopJob(Generic[T]):
         self._error: BaseException | None = None
         try:
             self._value = self._work()
-        except BaseException as error:  # noqa: BLE001 - `result` raises it again, in the loop
+        except BaseException as error:  # noqa: BLE001 - raised again by `result`, in the loop
             self._error = error
 
     def result(self) -> T:
