@@ -10,9 +10,11 @@ cdef class FrameReader:
     cdef Py_ssize_t _end
     cdef Py_ssize_t _wanted_bytes
     cdef bint _filled
+    cdef bint _is_lent
 
     @cython.locals(end_bytes=cython.Py_ssize_t)
     cpdef room(self)
+    cpdef bint lend(self) except -1
     cpdef stay_small(self)
     cpdef bint took(self, Py_ssize_t size_bytes) except -1
 
