@@ -57,6 +57,9 @@ _JAVA: Final = "Java's producer performance test"
 _CREATE: Final = "create 5,000 partitions"
 _RESTART: Final = "restart after a kill, 5,000 filled partitions"
 _TO_KAFKA: Final = "mirror to Kafka"
+_PACED: Final = "acks=all, 1,000 a second"
+_ONE: Final = f"{_PACED}, to one broker"
+_THREE: Final = f"{_PACED}, to three, a replica on each"
 
 
 def _beside_confluent(title: str, ours: str, theirs: str, what: str) -> Row:
@@ -132,6 +135,27 @@ TABLES: Final[Mapping[str, Comparison]] = {
             Row(
                 "idle broker of three, 1,000 partitions, CPU",
                 "idle cluster, 1,000 partitions: CPU of a broker",
+            ),
+            Row("`acks=all` at 1,000 a second, one broker, p50", f"{_ONE}, p50"),
+            Row("`acks=all` at 1,000 a second, three brokers, p50", f"{_THREE}, p50"),
+            Row("`acks=all` at 1,000 a second, three brokers, p99", f"{_THREE}, p99"),
+            Row("`acks=all` at 1,000 a second, one broker, CPU a message", f"{_ONE}, broker"),
+            Row("`acks=all` at 1,000 a second, three brokers, CPU a message", f"{_THREE}, broker"),
+        ),
+    ),
+    "histories": Comparison(
+        (),
+        (
+            Row("read a topic as a frame, CPU a row", "read as a frame: CPU"),
+            Row("read those rows of Parquet, CPU a row", "the same rows of Parquet: CPU"),
+            Row("history of a map, CPU a record", "history, map: CPU"),
+            Row(
+                "history of a windowed count, CPU a record",
+                "history, windowed count, lowered: CPU",
+            ),
+            Row(
+                "history of a windowed count, record by record, CPU a record",
+                "history, windowed count, by tasks: CPU",
             ),
         ),
     ),
