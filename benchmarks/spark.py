@@ -1,13 +1,14 @@
 """Spark: the log as a data source, histories, what they write, and their state.
 
-Everything in one session on two cores, warm: rows of about 200 bytes in four partitions, read from
-the files of an embedded log. CPU is that of this process and all below it, so of the JVM and of
-Python's processes, user and system; rows a second need a machine at rest. What Spark does by itself
-stands beside it, with Parquet, to say something of a machine that is slow or has other work. Of the
-first result the clock runs from the start of a fresh process, the second one of two, so that files
-are in memory. Rows are written in two steps: tasks stage record batches on disk, which the bar is
-for, and the driver has the log take them in; that takes memory for twice as many bytes, which costs
-many times as much where a virtual machine has never used it.
+Everything in one session on two cores, warm, and histories in a session of theirs: rows of about
+200 bytes in four partitions, read from the files of an embedded log. CPU is that of this process
+and all below it, so of the JVM and of Python's processes, user and system; rows a second need a
+machine at rest. What Spark does by itself stands beside it, with Parquet, to say something of a
+machine that is slow or has other work. Of the first result the clock runs from the start of a fresh
+process, the second one of two, so that files are in memory. Rows are written in two steps: tasks
+stage record batches on disk, which the bar is for, and the driver has the log take them in; that
+takes memory for twice as many bytes, which costs many times as much where a virtual machine has
+never used it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import sys
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from multiprocessing import get_context
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter, process_time
@@ -32,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness import Reading, tree_cpu_watch
 from streamlog import App, Stream, Windowed, tumbling
 from streamlog.client.admin import NewTopic
+from streamlog.history.lowering import Lower
 from streamlog.log import Log
 from streamlog.record import TopicPartition
 from streamlog.records.batch import RecordBatch
@@ -129,20 +132,38 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Reading]:
     yield Reading(f"{name}, Spark alone", _first_result_s(FIRST_RESULT_ALONE), "s")
     # A history waits for its end, so not here; Spark knows a source in the thread that named it.
     with ThreadPoolExecutor(1, "spark") as thread:
-        readings = _in_spark(directory, path, rows)
+        readings = _in_spark(path, rows)
         loop = asyncio.get_running_loop()
         while found := await loop.run_in_executor(thread, lambda: list(islice(readings, 1))):
             yield found[0]
+    # In processes of their own, because a history that starts Spark has a JVM of its own.
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
+        for lower in ("auto", "off"):
+            work = partial(_histories_alone, directory, rows, lower)
+            for reading in await loop.run_in_executor(processes, work):
+                yield reading
 
 
-def _in_spark(directory: Path, path: Path, rows: int) -> Iterator[Reading]:
+def _in_spark(path: Path, rows: int) -> Iterator[Reading]:
     """What one session gives."""
     from spark_bridge import session  # noqa: PLC0415 - an extra; other benchmarks do without
 
     spark = session("benchmarks", "local[2]")
     try:
         yield from _source(spark, path, rows)
-        yield from _histories(spark, directory, rows)
+    finally:
+        spark.stop()
+
+
+def _histories_alone(directory: Path, rows: int, lower: Lower) -> list[Reading]:
+    """What a session gives that runs nothing but histories, as their jobs start it."""
+    from spark_bridge import session  # noqa: PLC0415 - the same
+
+    warnings.simplefilter("ignore")
+    spark = session("benchmarks", "local[2]", is_light=lower == "auto")
+    try:
+        mapped = _map_history(spark, directory, rows) if lower == "auto" else ()
+        return [*mapped, *_count_history(spark, directory, rows, lower)]
     finally:
         spark.stop()
 
@@ -312,17 +333,23 @@ async def _without_rows(path: Path, topic: str) -> None:
         await log.admin().create_topics([NewTopic(topic, PARTITIONS)])
 
 
-def _histories(spark: SparkSession, directory: Path, rows: int) -> Iterator[Reading]:
-    """The stages of apps, rows dropped: what is left is state."""
+def _map_history(spark: SparkSession, directory: Path, rows: int) -> Iterator[Reading]:
+    """The stage of an app, rows dropped: nothing is left."""
     cost = taken(lambda: _mapped(directory).backfill(**_how(spark)).run())
     yield _micros("history, map: CPU", cost, rows)
     yield _rate("history, map", cost, rows, MAP_BAR)
-    for lower, bar in (("auto", COUNT_BAR), ("off", None)):
-        how = _how(spark) | {"lower": lower}
-        cost = taken(lambda how=how: _counted(directory).backfill(**how).run())  # type: ignore[misc]
-        name = "lowered" if lower == "auto" else "by tasks"
-        yield _micros(f"history, windowed count, {name}: CPU", cost, rows)
-        yield _rate(f"history, windowed count, {name}", cost, rows, bar)
+
+
+def _count_history(
+    spark: SparkSession, directory: Path, rows: int, lower: Lower
+) -> Iterator[Reading]:
+    """Two stages, rows dropped: what is left is state."""
+    how = _how(spark) | {"lower": lower}
+    cost = taken(lambda: _counted(directory).backfill(**how).run())
+    is_lowered = lower == "auto"
+    name = f"history, windowed count, {'lowered' if is_lowered else 'by tasks'}"
+    yield _micros(f"{name}: CPU", cost, rows)
+    yield _rate(name, cost, rows, COUNT_BAR if is_lowered else None)
 
 
 def _how(spark: SparkSession) -> dict[str, Any]:

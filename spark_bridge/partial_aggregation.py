@@ -1,4 +1,4 @@
-"""Partial aggregation: windows of whole numbers folded in Arrow, before and after Spark's shuffle.
+"""Partial aggregation: windows of whole numbers folded in columns, before and after a shuffle.
 
 `FoldableRows` takes whole columns from a task upstream, assigns windows (`WindowGrid`: window `n`
 starts `n` steps after the first one) and folds counts, sums, minima and maxima (`Folding`) before
@@ -12,6 +12,8 @@ Rule: a number that does not meet the conditions (not whole, beyond 64 bits, unr
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -51,6 +53,12 @@ EXPANDED_ROWS = 1_000_000
 SUM_MAX = float((1 << 63) - (1 << 43))
 """Below this limit, a floating-point sum of magnitudes has a relative error under 2^-20, so the
 exact sum fits into 64 bits."""
+KEY = pa.dictionary(pa.int32(), pa.binary())
+"""Type of keys: most have rows in many windows."""
+CODES_MAX = 1 << 62
+ROWS_OF_32_BITS = 1 << 31
+CODES_PER_ROW_MAX = 16
+"""The most codes per row for which a table of all codes costs less than to sort (measured)."""
 
 
 class Folding:
@@ -69,21 +77,22 @@ class Folding:
         self._is_row = numbers.is_row
         names = ["timestamp", "count", *self._kinds]
         self.schema = pa.schema(
-            [("window", pa.int64()), ("key", pa.binary()), *((name, pa.int64()) for name in names)]
+            [("window", pa.int64()), ("key", KEY), *((name, pa.int64()) for name in names)]
         )
         """Schema of a piece."""
 
     def into_windows(self, records: pa.Table) -> Iterator[pa.Table]:
-        """Fold records, each with its `first` and `last` window, by `task`, window and key.
+        """Fold records by `task`, window and key.
+
+        Each has the number of its `first` window, and how many `more` follow it.
 
         Raises:
             NotLowered: a sum does not fit into 64 bits.
         """
         # Fold before the rows are repeated for each window: records of a key that lie in the same
         # windows become one row, so fewer rows are repeated.
-        rows = self.folded(records, ["task", "first", "last", "key"])
-        first, last = (rows[name].to_numpy() for name in ("first", "last"))
-        counts = last - first + 1
+        rows = self.folded(records, ["task", "first", "more"])
+        first, counts = rows["first"].to_numpy(), rows["more"].to_numpy() + 1
         if not len(first) or counts.max() == 1:
             yield rows.rename_columns(["window" if n == "first" else n for n in rows.column_names])
             return
@@ -101,52 +110,68 @@ class Folding:
             nth = np.arange(repeats.sum()) - np.repeat(ends[part] - repeats - before, repeats)
             expanded = rows.take(pa.array(np.repeat(part, repeats)))
             windows = pa.array(np.repeat(first[part], repeats) + nth)
-            yield self.folded(expanded.append_column("window", windows), ["task", "window", "key"])
+            yield self.folded(expanded.append_column("window", windows), ["task", "window"])
             low = high
 
-    def folded(self, rows: pa.Table, by: Sequence[str]) -> pa.Table:
-        """Fold the rows that are equal in the columns `by` into one row.
+    def folded(self, rows: pa.Table, by: Sequence[str], *, sorts: bool = False) -> pa.Table:
+        """Fold the rows that are equal in the columns `by`, which are numbers, and in `key`.
+
+        The rows that are left come in the order of these numbers. Rows that are equal in all of
+        them come in any order or, with `sorts`, by key. Keys are in a dictionary.
 
         Raises:
             NotLowered: a sum does not fit into 64 bits.
         """
-        kinds = {"timestamp": "max", "count": "sum", **self._kinds}
-        for name, kind in self._kinds.items():
-            if kind == "sum":
-                _check_sums(rows, by, name)
-        found = rows.group_by([*by], use_threads=False).aggregate([*kinds.items()])
-        return pa.table(
-            {name: found[name] for name in by}
-            | {name: found[f"{name}_{kind}"] for name, kind in kinds.items()}
-        )
+        if not rows.num_rows:
+            return rows.select([*by, "key", "timestamp", "count", *self._kinds])
+        ids, keys = _numbered(rows["key"])
+        if sorts:
+            ids, keys = _by_key(ids, keys)
+        groups = RowGroups([*(rows[name].to_numpy() for name in by), ids])
+        columns = {name: rows[name].to_numpy()[groups.rows] for name in by}
+        columns["key"] = pa.DictionaryArray.from_arrays(pa.array(ids[groups.rows]), keys)
+        for name, kind in {"timestamp": "max", "count": "sum", **self._kinds}.items():
+            columns[name] = groups.fold(rows[name].to_numpy(), kind)
+        return pa.table(columns)
 
     def pieces(self, rows: pa.Table) -> Iterator[tuple[int, int, bytes]]:
-        """Yield the rows of a chunk as pieces: task, first window, and bytes."""
+        """Yield the rows of a chunk, in the order of `into_windows`, as pieces.
+
+        Each is its task, its first window, and bytes.
+        """
         if not rows.num_rows:
             return
         tasks, windows = rows["task"].to_numpy(), rows["window"].to_numpy()
-        # The last key counts first: by task, and by window within a task.
-        order = np.lexsort((windows, tasks))
-        tasks, windows = tasks[order], windows[order]
-        columns = rows.select(self.schema.names).take(pa.array(order)).combine_chunks()
-        whole = pa.RecordBatch.from_arrays(
-            [pa.concat_arrays(column.chunks) for column in columns.columns], schema=self.schema
-        )
+        ids, keys = _numbered(rows["key"])
+        names = [name for name in self.schema.names if name != "key"]
+        columns = {name: rows[name].to_numpy() for name in names}
         # A piece may end only where the window changes, and must end where the task does. Its rows
         # are in the order of their windows, and it is sorted by the end of its first one.
         is_new_task = np.diff(tasks) != 0
         borders = np.flatnonzero(is_new_task | (np.diff(windows) != 0)) + 1
         low = 0
-        for border in [*borders.tolist(), len(order)]:
-            is_last = border == len(order) or is_new_task[border - 1]
-            if border > low and (is_last or border - low >= PIECE_ROWS):
-                data = whole.slice(low, border - low).serialize().to_pybytes()
+        for border in [*borders.tolist(), len(tasks)]:
+            is_last = border == len(tasks) or is_new_task[border - 1]
+            if is_last or border - low >= PIECE_ROWS:
+                part = slice(low, border)
+                data = _packed({name: columns[name][part] for name in names}, ids[part], keys)
                 yield int(tasks[low]), int(windows[low]), data
                 low = border
 
     def piece(self, data: bytes) -> pa.RecordBatch:
         """Decode the rows of a piece."""
-        return pa.ipc.read_record_batch(pa.py_buffer(data), self.schema)
+        found = pa.ipc.open_stream(data).read_next_batch()
+        least: Mapping[bytes, bytes] = found.schema.metadata
+        columns = {
+            name: pa.array(found[name].to_numpy().astype(np.int64) + int(least[name.encode()]))
+            for name in self.schema.names
+            if name != "key"
+        }
+        keys = found["key"]
+        ids = pa.array(keys.indices.to_numpy().astype(np.int32))
+        columns["key"] = pa.DictionaryArray.from_arrays(ids, keys.dictionary)
+        arrays = [columns[name] for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def states(self, rows: pa.Table) -> Sequence[Any]:
         """Return the aggregation states of the rows."""
@@ -154,22 +179,129 @@ class Folding:
         return list(map(list, zip(*columns, strict=True))) if self._is_row else columns[0]
 
 
-def _check_sums(rows: pa.Table, by: Sequence[str], name: str) -> None:
-    if not rows.num_rows:
-        return
-    # 1. The usual case costs one pass: even if every row were the largest, the sum would fit.
-    # 2. Otherwise sum the magnitudes of each group as floats, which can't overflow. Their rounding
-    #    is what SUM_MAX leaves room for.
-    found = pc.min_max(rows[name])
-    largest = max(abs(found["min"].as_py()), abs(found["max"].as_py()))
-    if largest * rows.num_rows < SUM_MAX:
-        return
-    # As floats first: the absolute value of -2^63 is beyond 64 bits.
-    magnitudes = pc.abs(pc.cast(rows[name], pa.float64(), safe=False))
-    table = pa.table({each: rows[each] for each in by} | {"magnitude": magnitudes})
-    sums = table.group_by([*by], use_threads=False).aggregate([("magnitude", "sum")])
-    if pc.max(sums["magnitude_sum"]).as_py() >= SUM_MAX:
-        raise NotLowered("a sum does not fit into 64 bits")
+class RowGroups:
+    """The groups of rows that are equal in some columns of numbers, in the order of these numbers.
+
+    Every row gets the number of its group, so that NumPy folds columns by it. That costs a fraction
+    of a hash table of the rows (measured).
+    """
+
+    def __init__(self, columns: Sequence[Any]) -> None:
+        """Group rows; the columns have at least one, and the first one counts most."""
+        count = len(columns[0])
+        codes, size = np.zeros(count, np.int64), 1
+        for column in columns:
+            # 1. Windows 7, 9 and 8 of tasks 0, 1 and 1 lie in spans of 3 and 2 numbers.
+            # 2. Counted from the least of each, (task, window) is (0, 0), (1, 2) and (1, 1).
+            # 3. Like digits, these make the codes 0, 5 and 4 out of 6.
+            digits, span = _digits(column)
+            if size * span > CODES_MAX:
+                codes, size = _digits(codes)
+            codes, size = codes * span + digits, size * span
+        if size <= CODES_PER_ROW_MAX * count:
+            # A table of all codes costs less than to sort those of the rows.
+            table = np.full(size, -1, np.int32 if count < ROWS_OF_32_BITS else np.int64)
+            table[codes] = np.arange(count)
+            found = np.flatnonzero(np.greater_equal(table, 0))
+            self.rows = table[found]
+            """A row of each group."""
+            if len(found) < count:
+                table[found] = np.arange(len(found))
+                self._numbers = table[codes].astype(np.intp)
+        else:
+            found, self._numbers = np.unique(codes, return_inverse=True)
+            self.rows = np.empty(len(found), np.int64)
+            self.rows[self._numbers] = np.arange(count)
+
+    def fold(self, column: Any, kind: str) -> Any:  # noqa: ANN401 - NumPy's
+        """Return the sum, the least or the largest number of each group.
+
+        Raises:
+            NotLowered: a sum does not fit into 64 bits.
+        """
+        found = column[self.rows]
+        if len(found) == len(column):
+            return found  # Every row is a group of its own, and needs no number.
+        if kind == "sum":
+            self._check_sums(column)
+            found[:] = 0
+            np.add.at(found, self._numbers, column)
+        else:
+            function = np.maximum if kind == "max" else np.minimum
+            function.at(found, self._numbers, column)
+        return found
+
+    def _check_sums(self, column: Any) -> None:  # noqa: ANN401 - NumPy's
+        # 1. The usual case costs one pass: even if every row were the largest, the sum would fit.
+        # 2. Otherwise sum the magnitudes of each group as floats, which can't overflow. Their
+        #    rounding is what SUM_MAX leaves room for.
+        largest = max(abs(int(column.min())), abs(int(column.max())))
+        if largest * len(column) < SUM_MAX:
+            return
+        # As floats first: the absolute value of -2^63 is beyond 64 bits.
+        magnitudes = np.abs(column.astype(np.float64))
+        if np.bincount(self._numbers, magnitudes).max() >= SUM_MAX:
+            raise NotLowered("a sum does not fit into 64 bits")
+
+
+def _digits(column: Any) -> tuple[Any, int]:  # noqa: ANN401 - NumPy's
+    """Return numbers from 0 on in the order of the column's, and how many there may be."""
+    least = int(column.min())
+    span = int(column.max()) - least + 1
+    if span <= len(column):
+        return column - least, span
+    values, digits = np.unique(column, return_inverse=True)
+    return digits, len(values)
+
+
+def _numbered(column: pa.ChunkedArray) -> tuple[Any, Any]:
+    """Return the number of each row's key, and the keys by number."""
+    # Chunks of a column share one dictionary: keys need not lie in one buffer, of 2 GB at most.
+    encodes = column.type == pa.binary()
+    chunks = (column.dictionary_encode() if encodes else column.unify_dictionaries()).chunks
+    return np.concatenate([each.indices.to_numpy() for each in chunks]), chunks[0].dictionary
+
+
+def _by_key(ids: Any, keys: Any) -> tuple[Any, Any]:  # noqa: ANN401 - NumPy's and Arrow's
+    """Return numbers in the order of the keys, and the keys by these."""
+    order = pc.sort_indices(keys).to_numpy()
+    ranks = np.empty(len(order), ids.dtype)
+    ranks[order] = np.arange(len(order))
+    return ranks[ids], keys.take(pa.array(order))
+
+
+def _used(ids: Any, keys: Any) -> tuple[Any, Any]:  # noqa: ANN401 - the same
+    """Leave out the keys without a row; return other numbers, in the order of those before."""
+    used = np.flatnonzero(np.bincount(ids))
+    numbers = np.empty(int(used[-1]) + 1, np.int32)
+    numbers[used] = np.arange(len(used))
+    return numbers[ids], keys.take(pa.array(used))
+
+
+def _packed(columns: Mapping[str, Any], ids: Any, keys: Any) -> bytes:  # noqa: ANN401 - the same
+    """Return the rows of a piece as bytes: each number in as few as the largest needs.
+
+    Spark copies a piece some times on its way, and most numbers are counts and times of one hour.
+    """
+    ids, keys = _used(ids, keys)
+    arrays = {"key": pa.DictionaryArray.from_arrays(pa.array(ids.astype(_width(len(keys)))), keys)}
+    least = {name: int(column.min()) for name, column in columns.items()}
+    for name, column in columns.items():
+        # Beyond 64 bits the difference wraps around, and so does the sum in `Folding.piece`.
+        kind = _width(int(column.max()) - least[name])
+        arrays[name] = pa.array((column - least[name]).astype(kind))
+    metadata = {name: str(each) for name, each in least.items()}
+    batch = pa.record_batch(arrays, metadata=metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _width(largest: int) -> Any:  # noqa: ANN401 - NumPy's
+    """Return the narrowest type for the numbers from 0 to `largest`."""
+    return np.min_scalar_type(largest)
 
 
 class WindowGrid:
@@ -218,6 +350,8 @@ class WindowGrid:
 
 PIECE, SOURCE = 1, 4
 """Kinds of rows; see `shuffles`."""
+TOGETHER_ROWS = 20_000
+"""Records that are made columns of at a time, at most."""
 CHUNK_ROWS = 200_000
 """Records folded at a time."""
 BEFORE_ALL_MS = -(1 << 62)
@@ -267,6 +401,54 @@ class _Source:
         )
 
 
+class _Records:
+    """Records of one source as columns, of several batches: columns cost less the longer they are.
+
+    A batch of a task has a thousand records, and NumPy and Arrow take as long to begin as they take
+    for hundreds.
+    """
+
+    def __init__(self) -> None:
+        self.source = b""
+        self.timestamps, self.times, self.tasks = array("q"), array("q"), array("q")
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        """Without numbers to fold, something else than None stands for each value."""
+        self._starts: list[int] = []
+        self._stamps: list[Stamps] = []
+
+    def add(
+        self, batch: SinkBatch, stamps: Stamps, tasks: Sequence[int], *, has_numbers: bool
+    ) -> None:
+        """Add a batch of the source that the others have.
+
+        Raises:
+            NotLowered: its records are not in the order of their stream time.
+        """
+        times = array("q", stamps.times)
+        if stamps.turns is not stamps.times and array("q", stamps.turns) != times:
+            raise NotLowered("records are not in the order of their stream time")
+        self.source = stamps.source
+        self._starts.append(len(self.keys))
+        self._stamps.append(stamps)
+        self.times += times
+        self.timestamps += array("q", batch.timestamps)
+        self.tasks += array("q", tasks)
+        self.keys += batch.keys
+        # The values of a batch are freed before the next one is decoded: held for nothing, they
+        # would make it fill memory that is in no cache.
+        if has_numbers or has_none(batch.values):
+            self.values += batch.values
+        else:
+            self.values += [b""] * len(batch.values)
+
+    def position_of(self, at: int) -> tuple[int, int]:
+        """Return a record's position in its source, and its index among those of the position."""
+        batch = bisect_right(self._starts, at) - 1
+        stamps, at = self._stamps[batch], at - self._starts[batch]
+        return stamps.positions[at], stamps.indexes[at]
+
+
 class FoldableRows:
     """Folds the records that one task writes to the repartition topic of a lowered stage."""
 
@@ -298,6 +480,7 @@ class FoldableRows:
         self._grid = WindowGrid(windows)
         self._folding = Folding(numbers)
         self._sources: dict[int, list[_Source]] = {}
+        self._records = _Records()
         self._tables: list[pa.Table] = []
         self._rows = 0
         self._batches: list[dict[str, Any]] = []
@@ -309,8 +492,14 @@ class FoldableRows:
             NotLowered: the records don't meet the conditions of the lowering.
         """
         if batch.stamps is not None:
-            self._write(batch, batch.stamps)
+            if batch.stamps.source != self._records.source:
+                self._take()
+            tasks = batch.partitions(self._partitions)
+            self._records.add(batch, batch.stamps, tasks, has_numbers=any(self._takes))
+            if len(self._records.keys) >= TOGETHER_ROWS:
+                self._take()
             return
+        self._take()
         for headers in batch.headers or []:
             name, data = headers[-1]
             if name != MARK:
@@ -322,6 +511,7 @@ class FoldableRows:
 
     def tell(self, source: bytes, mark: ProvenanceMark) -> None:
         """Add a mark to all partitions, if the topic has this source."""
+        self._take()
         if source in self._ranks:
             for each in self._of(source):
                 each.hear(mark, UNKNOWN_MS)
@@ -333,6 +523,7 @@ class FoldableRows:
 
     def finish(self, sources: Sequence[bytes]) -> None:
         """Fold the rest, and add how far each source has come."""
+        self._take()
         self._fold()
         rows = [
             (partition, rank, _encode(tuple(each.end())))
@@ -370,20 +561,24 @@ class FoldableRows:
             self._sources[rank] = [_Source() for _ in range(self._partitions)]
         return self._sources[rank]
 
-    def _write(self, batch: SinkBatch, stamps: Stamps) -> None:
-        times = np.array(batch.timestamps, np.int64)
-        if len(times) and (times.min() < 0 or times.max() > TIME_MS_MAX):
+    def _take(self) -> None:
+        """Assign windows to the records of one source that were written since the last mark."""
+        records, self._records = self._records, _Records()
+        if not records.keys:
+            return
+        times, tasks = np.asarray(records.timestamps), np.asarray(records.tasks)
+        if times.min() < 0 or times.max() > TIME_MS_MAX:
             raise NotLowered("a timestamp is before 1970, or after the end of the calendar")
-        if stamps.turns is not stamps.times and [*stamps.turns] != [*stamps.times]:
-            raise NotLowered("records are not in the order of their stream time")
-        tasks = np.array(batch.partitions(self._partitions), np.int32)
-        own = self._of(stamps.source)
-        # Time marks advance a source in partitions that get none of its records.
+        if (np.diff(records.times) < 0).any():
+            raise NotLowered("the time of a source falls")
+        own = self._of(records.source)
+        # Time marks advance a source in partitions that get none of its records. Between marks, its
+        # time never falls: what was heard before the first record counts for all of them.
         heard = np.array([each.time_ms for each in own], np.int64)
-        stream_times = np.maximum(np.array(stamps.times, np.int64), heard[tasks])
-        self._note(own, tasks, stamps, stream_times)
-        columns = {"task": tasks, "timestamp": times, "key": pa.array(batch.keys, pa.binary())}
-        values = batch.values
+        stream_times = np.maximum(np.asarray(records.times), heard[tasks])
+        self._note(own, tasks, records, stream_times)
+        columns = {"task": tasks, "timestamp": times, "key": pa.array(records.keys, pa.binary())}
+        values: Sequence[Any] = records.values
         if has_none(values):
             # Aggregations leave out records without a value, and count them.
             kept = np.array([value is not None for value in values])
@@ -397,7 +592,7 @@ class FoldableRows:
         if late.any():
             for partition, each in enumerate(own):
                 each.late += int(late[tasks == partition].sum())
-        columns |= {"first": first, "last": last, "count": np.ones(len(times), np.int64)}
+        columns |= {"first": first, "more": last - first, "count": np.ones(len(times), np.int64)}
         table = pa.table(columns | self._numbers(values))
         # Too late for all of its windows.
         self._tables.append(table.filter(pa.array(first <= last)) if late.any() else table)
@@ -418,7 +613,7 @@ class FoldableRows:
                 tasks, turns, values = zip(*pieces, strict=True)
                 self._send(PIECE, tasks, turns, [0] * len(pieces), values)
 
-    def _note(self, own: list[_Source], tasks: Any, stamps: Stamps, times: Any) -> None:  # noqa: ANN401 - NumPy's
+    def _note(self, own: list[_Source], tasks: Any, records: _Records, times: Any) -> None:  # noqa: ANN401 - NumPy's
         """Note how far the source has come in each partition with these records."""
         # NumPy assigns in order and the last one wins: per partition, the index of its last record.
         last = np.full(self._partitions, -1, np.int64)
@@ -429,7 +624,7 @@ class FoldableRows:
                 continue
             each = own[partition]
             each.records += int(counts[partition])
-            each.position, each.index = stamps.positions[at], stamps.indexes[at]
+            each.position, each.index = records.position_of(at)
             each.record_ms = each.time_ms = int(times[at])
             each.turn_ms = max(each.turn_ms, each.time_ms)
             each.quiet_ms = min(each.quiet_ms, 0)
@@ -523,7 +718,7 @@ class FoldedReader:
         while self._next is not None:
             held = self._more(held)
             below = None if self._next is None else self._next["turn"]
-            held = self._folding.folded(held, ["window", "key"])
+            held = self._folding.folded(held, ["window"], sorts=True)
             if below is None:
                 yield from self._whole(held)
                 return
@@ -532,7 +727,7 @@ class FoldedReader:
             # 2. The window that ends at 300 may have rows in both: it is held, hence `<`.
             is_whole = self._ends(held) < below
             yield from self._whole(held.filter(pa.array(is_whole)))
-            held = held.filter(pa.array(~is_whole))
+            held = _compacted(held.filter(pa.array(~is_whole)))
 
     def _more(self, held: pa.Table) -> pa.Table:
         """Add pieces until folding pays: at least until the number of rows has doubled."""
@@ -547,12 +742,12 @@ class FoldedReader:
         return pa.Table.from_batches(pieces, self._folding.schema)
 
     def _whole(self, rows: pa.Table) -> Iterator[FoldedWindow]:
+        """Yield windows; the rows come in the order of (window, key)."""
         if not rows.num_rows:
             return
-        rows = rows.sort_by([("window", "ascending"), ("key", "ascending")]).combine_chunks()
         windows = rows["window"].to_numpy()
         borders = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(windows)]
-        raws, timestamps = rows["key"].to_pylist(), rows["timestamp"].to_numpy().tolist()
+        raws, timestamps = _contents(rows["key"]), rows["timestamp"].to_numpy().tolist()
         states = self._folding.states(rows)
         for low, end in pairwise(borders):
             bounds = self._grid.bounds(int(windows[low]))
@@ -570,6 +765,21 @@ class FoldedReader:
                 "Spark has put rows of two tasks of a history into one partition: check for a "
                 "plugin or setting that changes how it repartitions"
             )
+
+
+def _compacted(rows: pa.Table) -> pa.Table:
+    """Leave out the keys of earlier rows: otherwise all keys that there ever were would stay."""
+    if not rows.num_rows:
+        return rows
+    ids, keys = _used(*_numbered(rows["key"]))
+    column = pa.DictionaryArray.from_arrays(pa.array(ids), keys)
+    return rows.set_column(rows.column_names.index("key"), "key", column)
+
+
+def _contents(column: pa.ChunkedArray) -> list[bytes]:
+    """Return the keys of rows; rows of one key share an object."""
+    ids, keys = _used(*_numbered(column))
+    return list(map(keys.to_pylist().__getitem__, ids.tolist()))
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

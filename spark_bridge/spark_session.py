@@ -25,6 +25,10 @@ LOOPBACK = "127.0.0.1"
 CLUSTER = "spark://"
 MASTER_TIMEOUT_S = 10
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+"""Compiles at once, and never again. Where the JVM only passes bytes on, Java's second compiler
+would take longer than all the rest of it (measured)."""
 LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
@@ -42,6 +46,8 @@ def session(
     name: str = "streamlog",
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
+    *,
+    is_light: bool = False,
 ) -> SparkSession:
     """Return a session on `master` with the data source registered.
 
@@ -49,6 +55,8 @@ def session(
         name: the name of the application.
         master: the master's URL.
         conf: settings of Spark, which override those of this module.
+        is_light: whether nearly all of its work is done in Python, so that Java should compile
+            less. Has no effect if this process has a JVM of Spark already.
 
     Raises:
         ConfigError: there is no Java 17 or newer, or no master answers.
@@ -67,6 +75,9 @@ def session(
     }
     # After the user's settings: their Java options are kept, and ours are added.
     settings[JAVA_OPTIONS] = _java_options(settings.get(JAVA_OPTIONS, ""))
+    for each in (JAVA_OPTIONS, EXECUTOR_JAVA_OPTIONS) if is_light else ():
+        # In front: of two options of one name, Java takes the last one.
+        settings[each] = f"{QUICK_JAVA} {settings.get(each, '')}".strip()
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)

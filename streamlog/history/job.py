@@ -412,9 +412,12 @@ class BackfillJob:
             raise UsageError(
                 f"Spark is not installed ({error}): {install_command('spark')}"
             ) from error
+        # Rows between stages pass Java one by one, those of a lowered stage in pieces.
+        shuffled = [stage for stage in plan.stages if stage.subtopology.feeders]
+        is_light = all(stage.lowering is not None for stage in shuffled)
         run = bridge.SparkRun(
             plan,
-            asked.spark or bridge.session(f"history of {program.app_id}"),
+            asked.spark or bridge.session(f"history of {program.app_id}", is_light=is_light),
             url=asked.log_url,
             security=asked.security,
             snapshots=self._snapshot_store / self.id,

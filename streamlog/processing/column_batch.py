@@ -58,6 +58,7 @@ def _location(stop: BaseException) -> str:
 
 _FAST_READERS = (StrSerde, JsonSerde, PackedSerde)
 _FAST_WRITERS = (StrSerde, IntSerde, JsonSerde, PackedSerde)
+_BYTES: frozenset[type] = frozenset({bytes, type(None)})
 
 
 def deserialize_column(serde: AnySerde, column: Sequence[bytes | None]) -> list[UserValue]:
@@ -80,6 +81,8 @@ def serialize_column(serde: AnySerde, column: Sequence[UserValue]) -> list[bytes
     Raises:
         Exception: an entry cannot be written; it does not say which one.
     """
+    if type(serde) is BytesSerde and all_of_type(column, _BYTES):
+        return list(column)
     # `encode` would also write values of some other types, which `dumps` refuses.
     if type(serde) in _FAST_WRITERS and all_of_type(column, serde.exact):  # type: ignore[attr-defined]
         found = called(serde.encode, column)  # type: ignore[attr-defined]

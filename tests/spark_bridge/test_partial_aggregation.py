@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+from random import Random
 from typing import Any
 
 import msgspec
@@ -32,6 +34,12 @@ def sink_batch(values: list[bytes | None], *, time_ms: int = 5, turn_ms: int = 5
     count = len(values)
     stamps = Stamps(OWN, [turn_ms] * count, [time_ms] * count, range(count), [0] * count)
     return SinkBatch("by", None, [time_ms] * count, [b"k"] * count, values, stamps=stamps)
+
+
+def written(found: FoldableRows, batch: SinkBatch) -> None:
+    """Write a batch and all that follows from it."""
+    found.write(batch)
+    found.finish([OWN])
 
 
 def left(found: FoldableRows) -> tuple[list[dict[str, Any]], SourceEnd]:
@@ -76,12 +84,39 @@ def test_a_mark_advances_the_time_of_later_records() -> None:
     ],
 )
 def test_unsupported_records_fall_back_to_the_task(batch: SinkBatch, why: str) -> None:
+    found = rows()
     with pytest.raises(NotLowered, match=why):
-        rows().write(batch)
+        written(found, batch)
 
 
 def test_numbers_beyond_64_bits_fall_back_to_the_task() -> None:
     numbers = WholeNumbers((Aggregator("sum"),), (lambda value: value << 2,), is_row=False)
     found = rows(numbers, int)
     with pytest.raises(NotLowered, match="64 bits"):
-        found.write(sink_batch([serde_for(int).dumps(1 << 62)]))
+        written(found, sink_batch([serde_for(int).dumps(1 << 62)]))
+
+
+def test_batches_of_sources_and_marks_count_as_if_each_record_came_alone() -> None:
+    """Records are taken together between marks: how they are cut into batches changes nothing."""
+    rng = Random(1)
+    times = sorted(rng.randrange(40) for _ in range(60))
+    header = (MARK, pack_mark(ProvenanceMark(45, 45, 0), OWN))
+    mark = SinkBatch("by", 0, [45], [None], [None], [(header,)])
+    found = []
+    for size in (1, 7, 60):
+        folded = rows(COUNT)
+        for start in range(0, 60, size):
+            part = times[start : start + size]
+            stamps = Stamps(OWN, part, part, range(start, start + len(part)), [0] * len(part))
+            keys = [b"%d" % (at % 5) for at in range(start, start + len(part))]
+            values = [None if at % 11 == 0 else b"1" for at in range(start, start + len(part))]
+            folded.write(SinkBatch("by", None, part, keys, values, stamps=stamps))
+        folded.write(mark)
+        late = Stamps(OWN, [41], [41], [60], [0])
+        folded.write(SinkBatch("by", None, [41], [b"late"], [b"1"], stamps=late))
+        pieces, end = left(folded)
+        found.append((sorted(pieces, key=itemgetter("window", "key")), end))
+    assert found[0] == found[1] == found[2]
+    pieces, end = found[0]
+    assert sum(row["count"] for row in pieces) == 60 - 6
+    assert (end.records, end.nulls, end.late, end.position) == (61, 6, 1, 60)
