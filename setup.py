@@ -19,6 +19,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 HOT_MODULES = (
+    "streamlog/clock",
     "streamlog/metrics/instruments",
     "streamlog/records/varint",
     "streamlog/records/record_columns",

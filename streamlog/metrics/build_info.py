@@ -16,6 +16,7 @@ DISTRIBUTION = "streamlog-py"
 """The name on the package index."""
 
 HOT_MODULES = (
+    "streamlog.clock",
     "streamlog.metrics.instruments",
     "streamlog.records.varint",
     "streamlog.records.record_columns",
