@@ -56,10 +56,12 @@ _SYNCED: Final = f"{_THROUGH}, each message synced"
 _JAVA: Final = "Java's producer performance test"
 _CREATE: Final = "create 5,000 partitions"
 _RESTART: Final = "restart after a kill, 5,000 filled partitions"
+_RESTART_OF_MANY: Final = "restart after a kill, 20,000 filled partitions"
 _TO_KAFKA: Final = "mirror to Kafka"
 _PACED: Final = "acks=all, 1,000 a second"
 _ONE: Final = f"{_PACED}, to one broker"
 _THREE: Final = f"{_PACED}, to three, a replica on each"
+_ON_DISK: Final = "a record of a task with 5,000,000 rows on disk"
 
 
 def _beside_confluent(title: str, ours: str, theirs: str, what: str) -> Row:
@@ -97,6 +99,7 @@ TABLES: Final[Mapping[str, Comparison]] = {
             _by_workers("windows, a row for every update", "j2", "built-in", [STREAMS]),
             _by_workers("windows, final rows", "j2-final", "built-in", [STREAMS]),
             _by_workers("join of a stream with a table", "j3", "typed", [STREAMS]),
+            Row("windows with 5,000,000 keys on disk, the task without its log", _ON_DISK),
             Row(
                 "most memory of the worker, windows",
                 f"j2 {OURS} built-in: most memory",
@@ -128,6 +131,8 @@ TABLES: Final[Mapping[str, Comparison]] = {
             Row("read 5,000 partitions as a group", "consume all partitions as a group, rate"),
             Row("restart after `kill -9`, 5,000 filled partitions", _RESTART),
             Row("memory after that restart", f"{_RESTART}: resident"),
+            Row("restart after `kill -9`, 20,000 filled partitions", _RESTART_OF_MANY),
+            Row("memory after that restart", f"{_RESTART_OF_MANY}: resident"),
             Row(
                 "idle broker of three, no topics, CPU",
                 "idle cluster, 0 partitions: CPU of a broker",

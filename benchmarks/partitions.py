@@ -1,14 +1,15 @@
 """Many partitions: what it takes to create, fill and read them, and to start again after a kill.
 
 The records go over all partitions in turn, so a batch has a few of them at most: what is measured
-is what a partition costs in a request, not what a record does. With `--flush os`, as in Kafka.
+is what a partition costs in a request, not what a record does. The start is measured with four
+times as many partitions as well. With `--flush os`, as in Kafka.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -20,6 +21,7 @@ from streamlog.log import Log
 from streamlog.record import TopicPartition
 
 PARTITIONS: Final = int(os.environ.get("STREAMLOG_BENCH_PARTITIONS", "5000"))
+MANY: Final = 4 * PARTITIONS
 PARTITIONS_MAX: Final = 10_000
 """Of one topic."""
 VALUE: Final = b"v" * 100
@@ -39,9 +41,7 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Figure | Readi
             name = f"create {PARTITIONS:,} partitions"
             yield Reading(name, took_s, "s", bar=0.3, digits=3)
             yield Reading(f"{name}: broker CPU", cpu_s, "s", digits=3)
-            partitions = [
-                TopicPartition(each.name, n) for each in where for n in range(each.partitions)
-            ]
+            partitions = all_of(where)
             for figure in [
                 await produced(
                     "first record of each partition", log, process, partitions, len(partitions)
@@ -52,12 +52,34 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Figure | Readi
                 yield figure
         process.popen.send_signal(signal.SIGKILL)
         process.popen.wait()
+    for reading in started_again(data, PARTITIONS):
+        yield reading
+    many = directory / "many"
+    with broker(many, flush="os") as (process, url):
+        async with Log.open(url) as log:
+            where = spread(MANY)
+            await log.admin().create_topics(where)
+            name = f"first record of each of {MANY:,} partitions"
+            yield await produced(name, log, process, all_of(where), MANY)
+        process.popen.send_signal(signal.SIGKILL)
+        process.popen.wait()
+    for reading in started_again(many, MANY):
+        yield reading
+
+
+def started_again(data: Path, partitions: int) -> Iterator[Reading]:
+    """Start a broker after a kill, with a record in each partition."""
     began_s = perf_counter()
     with broker(data, flush="os") as (process, _):
-        name = f"restart after a kill, {PARTITIONS:,} filled partitions"
+        name = f"restart after a kill, {partitions:,} filled partitions"
         yield Reading(name, perf_counter() - began_s, "s", bar=10.0, digits=2)
         yield Reading(f"{name}: broker CPU", process.cpu_s(), "s", digits=2)
         yield Reading(f"{name}: resident", resident_mib(process), "MiB", bar=350.0)
+
+
+def all_of(topics: list[NewTopic]) -> list[TopicPartition]:
+    """Return the partitions of these topics."""
+    return [TopicPartition(each.name, n) for each in topics for n in range(each.partitions)]
 
 
 def spread(count: int) -> list[NewTopic]:

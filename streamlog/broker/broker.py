@@ -33,7 +33,7 @@ from streamlog.broker.apis.table import (
 from streamlog.broker.apis.telemetry import TelemetryRequests
 from streamlog.broker.broker_state import purgatory_metrics, status_metrics, throttle_metrics
 from streamlog.broker.cluster.background import BackgroundTasks
-from streamlog.broker.cluster.metadata_publisher import Observers
+from streamlog.broker.cluster.metadata_publisher import Observers, collector_paused
 from streamlog.broker.cluster.node import ClusterNode
 from streamlog.broker.cluster.peers import peer_credentials, peer_principals
 from streamlog.broker.config.broker import FLUSH_ALWAYS, BrokerConfig
@@ -357,10 +357,10 @@ class Broker:
         clock = clock or SystemClock()
         allowed = shares_now()
         files = files or OsFiles(allowed)
-        opened = LogDirectory.open(
-            directory, others=others, files=files, config=config, wall_ms=clock.wall_ms()
-        )
-        with ExitStack() as if_it_fails:
+        with collector_paused(), ExitStack() as if_it_fails:
+            opened = LogDirectory.open(
+                directory, others=others, files=files, config=config, wall_ms=clock.wall_ms()
+            )
             if_it_fails.callback(opened.close)
             member = ClusterNode.open(
                 opened, files=files, clock=clock, internal_topics=INTERNAL_NAMES

@@ -96,6 +96,68 @@ cdef extern from *:
         for (at = 0; at < count; at++) to = streamlog_put_number(to, numbers[at]);
         return PyBytes_FromStringAndSize((const char *)data, to - data);
     }
+    static CYTHON_INLINE unsigned long long streamlog_big_endian(
+        const unsigned char *from, int size
+    ) {
+        unsigned long long number = 0;
+        int at;
+        for (at = 0; at < size; at++) number = number << 8 | from[at];
+        return number;
+    }
+    static CYTHON_INLINE long long streamlog_time_of(PyObject *data) {
+        return (long long)streamlog_big_endian((const unsigned char *)PyBytes_AS_STRING(data), 8);
+    }
+    /* Moves behind a number; returns 0 if there is none, or none that fits. */
+    static CYTHON_INLINE int streamlog_take_number(
+        const unsigned char **at, const unsigned char *end, long long *number
+    ) {
+        const unsigned char *from = *at;
+        unsigned long long found;
+        int code, size;
+        if (from == end) return 0;
+        code = *from++;
+        if (code < 0x80 || code >= 0xe0) {
+            *number = (signed char)code;
+            *at = from;
+            return 1;
+        }
+        if (code < 0xcc || code > 0xd3) return 0;
+        size = 1 << (code & 3);
+        if (end - from < size) return 0;
+        found = streamlog_big_endian(from, size);
+        *at = from + size;
+        if (code == 0xcf && found > LLONG_MAX) return 0;
+        if (code == 0xd0) *number = (signed char)found;
+        else if (code == 0xd1) *number = (short)found;
+        else if (code == 0xd2) *number = (int)found;
+        else *number = (long long)found;
+        return 1;
+    }
+    static CYTHON_INLINE PyObject *streamlog_numbers_of(PyObject *data) {
+        const unsigned char *at = (const unsigned char *)PyBytes_AS_STRING(data), *end;
+        Py_ssize_t count, index;
+        PyObject *numbers;
+        end = at + PyBytes_GET_SIZE(data);
+        if (end - at <= 8 || at[8] >> 4 != 9) Py_RETURN_NONE;
+        count = at[8] & 15;
+        numbers = PyList_New(count);
+        if (numbers == NULL) return NULL;
+        at += 9;
+        for (index = 0; index < count; index++) {
+            long long number;
+            PyObject *item;
+            if (!streamlog_take_number(&at, end, &number)) break;
+            item = PyLong_FromLongLong(number);
+            if (item == NULL) {
+                Py_DECREF(numbers);
+                return NULL;
+            }
+            PyList_SET_ITEM(numbers, index, item);
+        }
+        if (index == count && at == end) return numbers;
+        Py_DECREF(numbers);
+        Py_RETURN_NONE;
+    }
     static CYTHON_INLINE Py_ssize_t streamlog_position_of(
         PyObject *data, int wanted, Py_ssize_t start, Py_ssize_t end
     ) {
@@ -143,6 +205,8 @@ cdef extern from *:
     object stamped_longs "streamlog_stamped_longs" (
         long long time_ms, const long long *numbers, int count
     )
+    long long time_of "streamlog_time_of" (bytes data)
+    object numbers_of "streamlog_numbers_of" (bytes data)
     Py_ssize_t position_of "streamlog_position_of" (
         bytes data, int wanted, Py_ssize_t start, Py_ssize_t end
     )

@@ -15,7 +15,9 @@ import msgspec
 _STAMP = struct.Struct(">q")
 _LONG_END = 2**63
 _SHORT_LIST = 15  # up to here, MessagePack has type and count in one byte
+_SHORT_LIST_TYPE = 9  # the upper half of that byte
 _packed = msgspec.msgpack.Encoder().encode
+_unpacked = msgspec.msgpack.Decoder().decode
 
 
 def joined(first: bytes, second: bytes) -> bytes:
@@ -55,6 +57,24 @@ def stamped_longs(time_ms: int, numbers: list[int], count: int) -> bytes:
     Every number must have at most 64 bits.
     """
     return _STAMP.pack(time_ms) + _packed(numbers[:count])
+
+
+def time_of(data: bytes) -> int:
+    """Return the time in the first eight bytes, which have to be there."""
+    time_ms: int = _STAMP.unpack_from(data)[0]
+    return time_ms
+
+
+def numbers_of(data: bytes) -> list[int] | None:
+    """Return the numbers of data that `stamped_numbers` has written; None if the data are other."""
+    if len(data) <= _STAMP.size or data[_STAMP.size] >> 4 != _SHORT_LIST_TYPE:
+        return None
+    try:
+        state = _unpacked(data[_STAMP.size :])
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    # An unsigned number of 64 bits may be too large for `stamped_numbers`, which never writes it.
+    return state if all(type(number) is int and is_long(number) for number in state) else None
 
 
 def position_of(data: bytes, wanted: int, start: int, end: int) -> int:

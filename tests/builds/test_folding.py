@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -180,6 +181,43 @@ def test_rows_are_serialized_equally_in_both_builds(states: list[tuple[int, Any]
 
     found = same(act)
     assert found == [at.to_bytes(8, "big") + b"%r" % (state,) for at, state in states]
+
+
+short_lists = st.lists(st.integers(-(2**63), 2**64 - 1) | st.none() | st.booleans(), max_size=17)
+stored = short_lists.map(msgspec.msgpack.encode) | st.binary(max_size=12)
+
+
+@given(st.lists(st.none() | st.tuples(st.binary(min_size=8, max_size=8), stored), max_size=5))
+@example([(bytes(8), b"\x91\xcf" + b"\xff" * 8)])
+@example([(b"\xff" * 8, b"\x92\xd3\x80" + bytes(7) + b"\xe0")])
+def test_rows_are_read_equally_in_both_builds(found: list[tuple[bytes, bytes] | None]) -> None:
+    def act(builds: Builds) -> object:
+        rows: dict[bytes, Any] = {}
+        absent = builds[0].take_up(
+            [b"%d" % at for at in range(len(found))],
+            [None if each is None else b"".join(each) for each in found],
+            0,
+            rows,
+            lambda data, raw: builds[0].Row(data, -2, raw),
+            are_numbers=True,
+        )
+        return absent, [(row.raw, repr(row.state), row.timestamp_ms) for row in rows.values()]
+
+    same(act)
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), times), max_size=8))
+def test_missing_rows_are_named_equally_in_both_builds(arrived: list[tuple[bytes, int]]) -> None:
+    raws, timestamps = [raw for raw, _ in arrived], [at for _, at in arrived]
+
+    def act(builds: Builds) -> object:
+        window = builds[1].Window(10, 40, is_whole=False)
+        window.rows[b"b"] = builds[0].Row(None, 0, b"b")
+        missing = builds[1].missing_rows(window, raws, timestamps)
+        return missing, builds[1].keys_below(b"h", missing)
+
+    wanted = {raw: None for raw, at in arrived if 10 <= at < 40 and raw != b"b"}
+    assert same(act) == ([*wanted], [b"h" + raw for raw in wanted])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), numbers, st.booleans()), max_size=5))

@@ -26,7 +26,13 @@ from streamlog.processing.step import Step
 from streamlog.records.record_columns import has_none, total_bytes
 from streamlog.replace import replace
 from streamlog.serdes.erased_types import AnySerde, UserKey, UserState, UserValue
-from streamlog.tables.folds.folding import Row, write_down, write_down_dirty, written
+from streamlog.tables.folds.folding import (
+    Row,
+    take_up,
+    write_down,
+    write_down_dirty,
+    written,
+)
 from streamlog.tables.stores.store import Changes, KeyValueStore, prefix_end
 
 NOTED_BATCHES_MAX = 32
@@ -114,6 +120,9 @@ class RowFormat:
         self._packs = pack is not None
         """Whether states are written as MessagePack."""
         self._dumps: Callable[[UserState], bytes] = pack or self._state.dumps
+        numbers = aggregation.numbers
+        self._reads_numbers = self._packs and isinstance(numbers, WholeNumbers) and numbers.is_row
+        """Whether a list of whole numbers is read back as it was written."""
 
     def dumps(self, row: Row) -> bytes:
         """Return the row as bytes.
@@ -193,6 +202,15 @@ class RowFormat:
             return Row(self._initial(), -1, raw)
         state = self._state.loads(data[_TIMESTAMP.size :])
         return Row(state, _TIMESTAMP.unpack_from(data)[0], raw)
+
+    def take_up(
+        self, raws: list[bytes], found: list[bytes | None], start: int, rows: dict[bytes, Row]
+    ) -> list[bytes]:
+        """Add the rows of these keys to `rows`; return the keys that have none.
+
+        The store has found the bytes of the first key at index `start`, and so on.
+        """
+        return take_up(raws, found, start, rows, self.loads, are_numbers=self._reads_numbers)
 
 
 def _are_numbers(aggregation: Aggregation) -> bool:
@@ -326,11 +344,7 @@ class AggregateStep(Step):
         if not wanted:
             return
         found = self._store.get_all([self._prefix + raw for raw in wanted])
-        for raw, data in zip(wanted, found, strict=True):
-            if data is None:
-                self._absent.add(raw)
-            else:
-                self._rows[raw] = self._format.loads(data, raw)
+        self._absent.update(self._format.take_up(wanted, found, 0, self._rows))
 
     def _fold_noting(
         self, old_values: list[object], raw: bytes, value: object, timestamp_ms: int

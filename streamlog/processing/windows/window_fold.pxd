@@ -1,5 +1,6 @@
 # C types of window_fold.py.
 cimport cython
+from streamlog.records cimport packing
 from streamlog.tables.folds.folding cimport Columns, Row
 from streamlog.tables.folds cimport prefetch
 
@@ -41,9 +42,12 @@ cdef class ResultColumns:
     ) except -1
 
 @cython.locals(
-    at=cython.Py_ssize_t, found=dict, raw=bytes, timestamp_ms=cython.longlong, window=Window,
+    at=cython.Py_ssize_t, found=dict, end_ms=cython.longlong, start_ms=cython.longlong,
+    timestamp_ms=cython.longlong, rows=dict,
 )
-cpdef list missing_rows(list windows, list raws, list timestamps)
+cpdef list missing_rows(Window window, list raws, list timestamps)
+
+cpdef list keys_below(bytes head, list raws)
 
 @cython.final
 cdef class WindowFold:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamlog.durations import moment
+from streamlog.records import packing
 from streamlog.serdes import windowed_bytes
 from streamlog.serdes.erased_types import UserState, UserValue
 from streamlog.tables.folds import prefetch
@@ -39,6 +40,7 @@ __all__ = [
     "ResultColumns",
     "Window",
     "WindowFold",
+    "keys_below",
     "missing_rows",
 ]
 
@@ -170,23 +172,23 @@ class ResultColumns:
         return [rows[at] for at in range(self.count)]
 
 
-def missing_rows(
-    windows: list[Window], raws: list[bytes], timestamps: list[int]
-) -> list[tuple[int, bytes]]:
-    """Return the end and the key of rows that records need, and that these windows do not have.
+def missing_rows(window: Window, raws: list[bytes], timestamps: list[int]) -> list[bytes]:
+    """Return the keys of rows that records need of this window, and that it does not have.
 
-    The windows come by their ends; whether a record is late for them does not count. A row is
-    named once.
+    Whether a record is late for it does not count. A key is named once.
     """
-    found: dict[tuple[int, bytes], None] = {}
+    found: dict[bytes, None] = {}
+    start_ms, end_ms, rows = window.start_ms, window.end_ms, window.rows
     for at in range(len(raws)):
-        raw, timestamp_ms = raws[at], timestamps[at]
-        for window in windows:
-            if timestamp_ms < window.start_ms:
-                break  # All later windows start even later.
-            if timestamp_ms < window.end_ms and raw not in window.rows:
-                found[window.end_ms, raw] = None
+        timestamp_ms = timestamps[at]
+        if start_ms <= timestamp_ms < end_ms and raws[at] not in rows:
+            found[raws[at]] = None
     return list(found)
+
+
+def keys_below(head: bytes, raws: list[bytes]) -> list[bytes]:
+    """Return the keys in the store of rows with these keys; all of them follow `head`."""
+    return [packing.joined(head, raw) for raw in raws]
 
 
 class WindowFold:

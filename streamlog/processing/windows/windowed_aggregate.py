@@ -20,7 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import NamedTuple
 
 from streamlog.nodes.window_nodes import WindowedAggregate
@@ -38,6 +38,7 @@ from streamlog.processing.windows.window_fold import (
     ResultColumns,
     Window,
     WindowFold,
+    keys_below,
     missing_rows,
 )
 from streamlog.processing.windows.windowed_step import WindowedStep
@@ -149,23 +150,25 @@ class WindowedAggregateStep(WindowedStep):
         """
         # A row that is there is kept in its window, unchanged, also if its record turns out to be
         # late. One that is not there is only noted: an empty row would be forwarded on close.
-        partial_windows = sorted(
-            (each for each in self._windows.values() if not each.is_whole),
-            key=attrgetter("end_ms"),
-        )
+        partial_windows = [each for each in self._windows.values() if not each.is_whole]
         if not partial_windows:
             return
-        wanted = missing_rows(partial_windows, arrived.raws, arrived.timestamps)
-        heads = {
-            each.end_ms: self._prefix + window_key(each.end_ms, each.start_ms, b"")
-            for each in partial_windows
-        }
-        found = self._store.get_all([heads[end_ms] + raw for end_ms, raw in wanted])
-        for (end_ms, raw), data in zip(wanted, found, strict=True):
-            if data is None:
-                self._absent.add((end_ms, raw))
-            else:
-                self._windows[end_ms].rows[raw] = self._format.loads(data, raw)
+        wanted = [
+            (each, missing_rows(each, arrived.raws, arrived.timestamps)) for each in partial_windows
+        ]
+        keys: list[bytes] = []
+        for window, raws in wanted:
+            keys += keys_below(self._head(window), raws)
+        found = self._store.get_all(keys)
+        start = 0
+        for window, raws in wanted:
+            absent = self._format.take_up(raws, found, start, window.rows)
+            self._absent.update((window.end_ms, raw) for raw in absent)
+            start += len(raws)
+
+    def _head(self, window: Window) -> bytes:
+        """Return what comes before the key of a row of this window, in the store."""
+        return self._prefix + window_key(window.end_ms, window.start_ms, b"")
 
     def adopt(self, folded: FoldedWindow) -> None:
         """Take over rows that were folded elsewhere from all records; windows come by (end, start).
@@ -290,8 +293,7 @@ class WindowedAggregateStep(WindowedStep):
                 self._early.spill()
 
     def _write_down(self, window: Window, keys: list[bytes], values: list[bytes | None]) -> None:
-        head = self._prefix + window_key(window.end_ms, window.start_ms, b"")
-        before = len(keys)
+        head, before = self._head(window), len(keys)
         if window.dirty is None:
             self._format.write_down_dirty(window.rows, head, keys, values)
         else:

@@ -40,6 +40,11 @@ cpdef int write_down_dirty(
     dict rows, bytes head, object dumps, list keys, list values, bint packs=*
 ) except -1
 
+@cython.locals(at=cython.Py_ssize_t, absent=list, data=bytes, raw=bytes)
+cpdef list take_up(
+    list raws, list found, Py_ssize_t start, dict rows, object loads, bint are_numbers=*
+)
+
 @cython.locals(key=bytes)
 cdef int _write_down(
     Row row, bytes head, object dumps, list keys, list values, bint packs

@@ -28,6 +28,7 @@ __all__ = [
     "Fold",
     "Row",
     "let_go",
+    "take_up",
     "write_down",
     "write_down_dirty",
     "written",
@@ -194,6 +195,42 @@ def write_down_dirty(
             prefetch.warm_next(rows, at)
         if row.dirty:
             _write_down(row, head, dumps, keys, values, packs=packs)
+
+
+def take_up(
+    raws: list[bytes],
+    found: list[bytes | None],
+    start: int,
+    rows: dict[bytes, Row],
+    loads: Callable[[bytes, bytes], Row],
+    *,
+    are_numbers: bool = False,
+) -> list[bytes]:
+    """Add the rows of these keys, read from the store, to `rows`; return the keys that have none.
+
+    Args:
+        raws: the keys, without the prefix of the store.
+        found: what the store has of each key (`written`).
+        start: the index of the first key in `found`.
+        rows: receives the rows.
+        loads: reads a row from its bytes, and its key.
+        are_numbers: whether states are lists of whole numbers, so that a row is read without
+            `loads` if they are few and none is too large.
+
+    Raises:
+        IndexError: the store was asked for fewer keys.
+    """
+    if start < 0 or start + len(raws) > len(found):
+        raise IndexError(f"no {len(raws)} values from {start} on, of {len(found)}")
+    absent: list[bytes] = []
+    for at in range(len(raws)):
+        raw, data = raws[at], found[start + at]
+        if data is None:
+            absent.append(raw)
+            continue
+        state = packing.numbers_of(data) if are_numbers else None
+        rows[raw] = loads(data, raw) if state is None else Row(state, packing.time_of(data), raw)
+    return absent
 
 
 def _write_down(

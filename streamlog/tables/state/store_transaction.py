@@ -19,7 +19,7 @@ Not done here: sending, and deciding when to commit (`size_bytes` helps to decid
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import chain
 from operator import itemgetter
@@ -48,14 +48,23 @@ class Bounded(Protocol):
 
 
 class CacheBudget:
-    """Shares a number of bytes among its members."""
+    """Shares a number of bytes among its members, and lends what they may not take."""
 
-    __slots__ = ("_each_bytes_max", "_members", "_total_bytes")
+    __slots__ = ("_each_bytes_max", "_lend", "_members", "_total_bytes")
 
-    def __init__(self, total_bytes: int, *, each_bytes_max: int = EACH_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        total_bytes: int,
+        *,
+        each_bytes_max: int = EACH_BYTES_MAX,
+        lend: Callable[[int], None] | None = None,
+    ) -> None:
+        """`lend` is called with the bytes that are left, whenever they may have changed."""
         self._total_bytes = total_bytes
         self._each_bytes_max = each_bytes_max
         self._members: WeakSet[Bounded] = WeakSet()
+        self._lend = lend
+        self._lend_rest()
 
     @property
     def share_bytes(self) -> int:
@@ -65,6 +74,7 @@ class CacheBudget:
     def join(self, member: Bounded) -> None:
         """Add a member, and resize all of them."""
         self._members.add(member)
+        self._lend_rest()  # First what is lent shrinks, then the members grow.
         self._resize_members()
 
     def leave(self, member: Bounded) -> None:
@@ -73,6 +83,11 @@ class CacheBudget:
         self._members.discard(member)
         member.resize(0)
         self._resize_members()
+        self._lend_rest()
+
+    def _lend_rest(self) -> None:
+        if self._lend is not None:
+            self._lend(self._total_bytes - len(self._members) * self.share_bytes)
 
     def _resize_members(self) -> None:
         for member in self._members:
@@ -188,6 +203,10 @@ class StoreTransaction:
         self._lookups += len(keys)
         if self._fresh is not None:
             self._index()
+        # Most often neither has anything: steps write at commits, and read many rows at once.
+        if not self._pending and self._cache.is_empty:
+            self._misses += len(keys)
+            return self._store.get_all(keys)
         found: list[_Found] = [self._pending.get(key, _MISSING) for key in keys]
         cached = self._cache.get
         found = [
@@ -398,6 +417,11 @@ class _Cache:
             self._young, self._old, self._young_bytes = {}, {}, 0
         self._generation_bytes = bound_bytes // 2
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no value."""
+        return not self._young and not self._old
+
     def get(self, key: bytes) -> _Found:
         """Return the cached value, None for a key known to be absent, or _MISSING if not cached."""
         found: _Found = self._young.get(key, _MISSING)
@@ -409,7 +433,7 @@ class _Cache:
 
     def renew(self, changes: Iterable[Change]) -> None:
         """Store new values of the keys that are cached: those that are being read."""
-        if not self._young and not self._old:
+        if self.is_empty:
             return
         for key, value in changes:
             if key in self._young or key in self._old:
@@ -487,9 +511,10 @@ class DeferredStore:
 
     def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, whether it waits or not."""
-        waiting = self._waiting
-        found: list[_Buffered] = [waiting.get(key, _UNBUFFERED) for key in keys]
+        found: list[_Buffered] = self._waiting.get_all(keys, _UNBUFFERED)
         absent = [at for at, value in enumerate(found) if value is _UNBUFFERED]
+        if len(absent) == len(keys):
+            return self._store.get_all(keys)
         values = self._store.get_all([keys[at] for at in absent])
         for at, value in zip(absent, values, strict=True):
             found[at] = value

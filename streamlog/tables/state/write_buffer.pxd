@@ -13,6 +13,9 @@ cdef class WriteBuffer:
     @cython.locals(indexes=dict, values=list)
     cpdef object get(self, bytes key, object default)
 
+    @cython.locals(at=cython.Py_ssize_t, found=list, indexes=dict, values=list, wanted=list)
+    cpdef list get_all(self, object keys, object default)
+
     @cython.locals(count=cython.Py_ssize_t, keys=list, own_keys=list, own_values=list, values=list)
     cpdef tuple columns(self)
 

@@ -59,6 +59,18 @@ class WriteBuffer:
         index = indexes.get(key)
         return default if index is None or index >= len(values) else values[index]
 
+    def get_all(self, keys: Sequence[bytes], default: T) -> list[bytes | T | None]:
+        """Return the value of each key, or `default` for a missing one; for the writer's thread."""
+        _, values, indexes = self._columns
+        found: list[bytes | T | None] = []
+        wanted = keys if type(keys) is list else list(keys)
+        for at in range(len(wanted)):
+            if at % _AHEAD == 0:
+                prefetch.warm_slots(indexes, wanted, at)
+            index = indexes.get(wanted[at])
+            found.append(default if index is None else values[index])
+        return found
+
     def keys_from(self, start: int) -> Sequence[bytes]:
         """Return the keys from index `start` on, in the order in which they came."""
         return self._columns[0][start:]

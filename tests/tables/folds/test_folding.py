@@ -15,6 +15,7 @@ from streamlog.tables.folds.folding import (
     Column,
     Columns,
     Row,
+    take_up,
     write_down,
     write_down_dirty,
     written,
@@ -111,6 +112,64 @@ def test_packed_states_equal_messagepack(state: list[object]) -> None:
     values: list[bytes | None] = []
     write_down([Row(state, 7, b"k")], b"", pack, [], values, packs=True)
     assert values == [expected]
+
+
+PACKED_NUMBERS = NUMBERS.filter(lambda number: -(2**63) <= number < 2**64)
+STORED = st.lists(
+    PACKED_NUMBERS | st.booleans() | st.none() | st.text(max_size=3), max_size=17
+).map(msgspec.msgpack.Encoder().encode) | st.lists(PACKED_NUMBERS, max_size=4).map(
+    msgspec.msgpack.Encoder().encode
+)
+"""States as bytes."""
+
+
+@given(
+    st.lists(st.none() | st.tuples(st.integers(-(2**63), 2**63 - 1), STORED), max_size=5),
+    st.integers(0, 2),
+    st.booleans(),
+)
+def test_rows_are_taken_up_as_messagepack_reads_them(
+    stored: list[tuple[int, bytes] | None], start: int, are_numbers: bool
+) -> None:
+    raws = [b"k%d" % at for at in range(len(stored))]
+    found = [None if each is None else struct.pack(">q", each[0]) + each[1] for each in stored]
+
+    def loads(data: bytes, raw: bytes) -> Row:
+        return Row(msgspec.msgpack.decode(data[8:]), struct.unpack_from(">q", data)[0], raw)
+
+    rows = {b"before": Row([0], 1)}
+    before: list[bytes | None] = [b"other"] * start
+    absent = take_up(raws, before + found, start, rows, loads, are_numbers=are_numbers)
+    assert absent == [raw for raw, each in zip(raws, stored, strict=True) if each is None]
+    del rows[b"before"]
+    read = [(repr(row.state), row.timestamp_ms, row.raw, row.dirty) for row in rows.values()]
+    assert read == [
+        (repr(msgspec.msgpack.decode(each[1])), each[0], raw, False)
+        for raw, each in zip(raws, stored, strict=True)
+        if each is not None
+    ]
+
+
+@given(st.binary(max_size=30) | STORED.map(lambda state: bytes(8) + state[:-1]))
+def test_only_whole_short_lists_of_numbers_are_read_without_the_serde(data: bytes) -> None:
+    asked: list[bytes] = []
+
+    def loads(data: bytes, raw: bytes) -> Row:
+        asked.append(data)
+        return Row(None, 0, raw)
+
+    rows: dict[bytes, Row] = {}
+    take_up([b"k"], [data], 0, rows, loads, are_numbers=True)
+    if not asked:
+        state = msgspec.msgpack.decode(data[8:], type=list[int], strict=True)
+        assert rows[b"k"].state == state
+        assert all(-(2**63) <= number < 2**63 for number in state)
+
+
+def test_each_key_that_is_taken_up_was_looked_up() -> None:
+    for start in (-1, 1):
+        with pytest.raises(IndexError, match=f"no 1 values from {start} on, of 1"):
+            take_up([b"k"], [None], start, {}, lambda _data, raw: Row(None, 0, raw))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])

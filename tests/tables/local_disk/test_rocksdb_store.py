@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from streamlog.errors import (
     StreamlogError,
 )
 from streamlog.tables.local_disk.rocksdb_store import RocksBudget, RocksStore, write_sorted
-from streamlog.tables.state.store_transaction import MEMORY_BYTES
+from streamlog.tables.state.store_transaction import MEMORY_BYTES, StoreTransaction
+from streamlog.tables.stores.memory_store import MemoryStore
 
 ROOT = Path(__file__).parents[3]
 
@@ -107,6 +109,29 @@ def test_an_old_directory_uses_the_shared_cache_and_filters(tmp_path: Path) -> N
     store.close()
     newest = max(path.glob("OPTIONS-*"))
     assert "filter_policy=bloomfilter" in newest.read_text()
+
+
+def test_rocksdb_gives_back_what_a_task_may_cache(tmp_path: Path) -> None:
+    memory_bytes = 16 << 20
+    budget = RocksBudget(memory_bytes)
+    store = RocksStore.open(str(tmp_path / "0_3"), budget=budget)
+    value = random.Random(7).randbytes(1_000)
+    store.write([(b"%05d" % number, value[number % 900 :] + value) for number in range(15_000)])
+    store.close()
+    store = RocksStore.open(str(tmp_path / "0_3"), budget=budget)
+
+    def read_all() -> int:
+        store.get_all([b"%05d" % number for number in range(15_000)])
+        return budget.cache.get_usage()
+
+    slack_bytes = 1 << 20
+    alone_bytes = read_all()
+    assert memory_bytes // 2 < alone_bytes < memory_bytes * 3 // 4 + slack_bytes
+    task = StoreTransaction(MemoryStore(), budget=budget.caches)
+    assert read_all() < memory_bytes // 2 + slack_bytes
+    task.close()
+    assert read_all() > memory_bytes // 2
+    store.close()
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the kernel counts no reads here")

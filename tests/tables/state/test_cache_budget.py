@@ -26,8 +26,10 @@ class Member:
     joins=st.lists(st.booleans(), max_size=30),
 )
 def test_shares_are_equal_and_within_the_total(total: int, most: int, joins: list[bool]) -> None:
-    budget = CacheBudget(total, each_bytes_max=most)
     members: list[Member] = []
+    lent: list[int] = []
+    budget = CacheBudget(total, each_bytes_max=most, lend=lent.append)
+    assert lent == [total]
     for is_join in joins:
         if is_join:
             members.append(Member())
@@ -37,7 +39,7 @@ def test_shares_are_equal_and_within_the_total(total: int, most: int, joins: lis
             budget.leave(gone)
             assert gone.bound_bytes == 0
         assert len({member.bound_bytes for member in members}) <= 1
-        assert sum(member.bound_bytes for member in members) <= total
+        assert lent[-1] + sum(member.bound_bytes for member in members) == total
         if members:
             assert members[0].bound_bytes == min(most, total // len(members))
 

@@ -44,6 +44,8 @@ def test_the_buffer_holds_the_last_value_of_each_key(
         assert buffer.keys_from(before) == list(expected)[before:]
         assert buffer.columns() == (list(expected), list(expected.values()))
         assert buffer.in_order() == (sorted(expected), [expected[key] for key in sorted(expected)])
+        wanted = [*OBJECTS, b"other"]
+        assert buffer.get_all(wanted, b"absent") == [expected.get(k, b"absent") for k in wanted]
         for key in OBJECTS:
             assert buffer.get(key, b"absent") == expected.get(key, b"absent")
             if key in expected:

@@ -26,7 +26,14 @@ from typing import Protocol
 from streamlog.broker.config.broker import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.storage import validator
 from streamlog.broker.storage.disk.file_range import FileRange
-from streamlog.broker.storage.disk.files import Buffer, Content, File, Files, size_of
+from streamlog.broker.storage.disk.files import (
+    Buffer,
+    Content,
+    File,
+    Files,
+    names_in,
+    size_of,
+)
 from streamlog.broker.storage.expiry import expired_segments
 from streamlog.broker.storage.log import batch_run, recovery, swap
 from streamlog.broker.storage.log.batch_run import BatchRun
@@ -286,9 +293,8 @@ class PartitionLog:
             # 3. `_take_over`, which may write: it is last, so that a failed opening changes little.
             log.synced = log.synced._replace(offset=recovery_point)
             log._start_offset = log_start_offset
-            if not read_only:
-                swap.recover(files, directory)
-            log._segments.find(log_start_offset)
+            names = names_in(files, directory) if read_only else swap.recover(files, directory).left
+            log._segments.find(names, log_start_offset)
             last = log._segments.active
             # A reader next to a running broker must not judge: an unfinished batch is a write in
             # progress, not a torn one.

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from streamlog import repeated
 from streamlog.broker.config.broker import TopicConfig
-from streamlog.broker.storage.disk.files import Files, names_in, parent_of
+from streamlog.broker.storage.disk.files import Files, parent_of
 from streamlog.broker.storage.log import recovery
 from streamlog.broker.storage.log.producer_states import EndedTransaction, OpenTransactions
 from streamlog.broker.storage.log.record_search import RecordSearch
@@ -175,9 +175,8 @@ class Segments:
 
     # Opening.
 
-    def find(self, start_offset: int) -> None:
-        """Find the segments in the directory, and remove those below `start_offset`."""
-        names = names_in(self._files, self._directory)
+    def find(self, names: Collection[str], start_offset: int) -> None:
+        """Find the segments among the names in the directory; remove those below `start_offset`."""
         self.has_folder = bool(names)
         found = [self._open_link(link) for link in chain_of(names)]
         if not self._read_only:

@@ -153,13 +153,14 @@ def leftover_files(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name.endswith(suffixes) and name not in waiting)
 
 
-def finish(files: Files, directory: str) -> list[str]:
+def finish(files: Files, directory: str, names: Sequence[str]) -> list[str]:
     """Finish swaps whose cleaned segment is in place; return the names of their logs.
+
+    `names` are those of all files in the directory.
 
     Raises:
         OSError: the disk refused; call it again before the log is used.
     """
-    names = names_in(files, directory)
     logs = [int(match[1]) for name in names if (match := _SEGMENT_LOG.fullmatch(name))]
     finished: list[str] = []
     for name in names:
@@ -177,6 +178,8 @@ class SwapRecovery(NamedTuple):
 
     finished: list[str]
     removed: list[str]
+    left: list[str]
+    """All that are in the directory now."""
 
 
 def recover(files: Files, directory: str) -> SwapRecovery:
@@ -185,11 +188,16 @@ def recover(files: Files, directory: str) -> SwapRecovery:
     Raises:
         OSError: the disk refused.
     """
-    finished = finish(files, directory)
-    removed = leftover_files(names_in(files, directory))
+    # One look where there is nothing to do, as in nearly all directories of a start.
+    names = names_in(files, directory)
+    finished = finish(files, directory, names)
+    if finished:
+        names = names_in(files, directory)
+    removed = leftover_files(names)
     for name in removed:
         files.remove(f"{directory}/{name}")
-    return SwapRecovery(finished, removed)
+    gone = frozenset(removed)
+    return SwapRecovery(finished, removed, [name for name in names if name not in gone])
 
 
 class CleanedOffset:
