@@ -57,7 +57,7 @@ class Total(msgspec.Struct):
 
 
 async def figures(directory: Path, _: int) -> AsyncIterator[Reading]:
-    """What a record costs with KEYS rows on disk, and the part of it that RocksDB's threads take."""
+    """What a record costs with KEYS rows on disk, and how much of that RocksDB's threads take."""
     name = f"a record of a task with {KEYS:,} rows on disk"
     own_us, others_us = costs_us(directory, KEYS)
     yield Reading(name, own_us + others_us, "us", bar=BAR_US, digits=2)
