@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, Unpack
 
@@ -26,7 +27,13 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.server.embedded import EmbeddedTransport
 from streamlog.broker.server.socket_server import Acceptor
-from streamlog.broker.storage.catalog import Catalog, read_listener, read_registry_url
+from streamlog.broker.storage.catalog import (
+    META,
+    TOPICS,
+    Catalog,
+    read_listener,
+    read_registry_url,
+)
 from streamlog.broker.storage.disk.files import directory_error
 from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.client.admin import Admin
@@ -470,6 +477,10 @@ class Log:
            runs the broker.
         """
         if not self._create and _identity(directory) is None:
+            if (Path(directory) / TOPICS).exists():
+                raise LogDirectoryLost(
+                    f"{directory} has topics and no {META}: restore that file from a copy"
+                )
             raise LogDirectoryLost(
                 f"there is no log in {directory}: check the path; `streamlog broker --data"
                 f" {directory}`, a worker or `streamlog topics create` creates one"

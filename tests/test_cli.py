@@ -65,6 +65,8 @@ def here(tmp_path: Path) -> Path:
     (tmp_path / "two.py").write_text("from streamlog import App\na, b = App('a'), App('b')\n")
     (tmp_path / "broken.py").write_text("import no_such_module\n")
     (tmp_path / "file").write_text("not a directory")
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left" / "topics.json").touch()
     return tmp_path
 
 
@@ -104,6 +106,8 @@ def delete_directory(directory: Path) -> None:
         ),
         ("-A shop worker --log kafka://127.0.0.1:1", 4, "^error: can't reach the broker"),
         ("topics describe gone --log embedded:log", 5, "^error: there is no log in log: check"),
+        ("topics list --log embedded:left", 5, "^error: left has topics and no meta.properties"),
+        ("-A shp topology", 2, "^error: no module 'shp' in .*: did you mean 'shop'"),
         ("groups list --log embedded:log", 5, "^error: there is no log in log: check"),
         ("acls list --log embedded:log", 5, "^error: there is no log in log: check"),
         ("topics create a --config b --log embedded:log", 2, "^error: --config takes NAME=VALUE"),

@@ -297,7 +297,7 @@ ClusterOption = Annotated[
         metavar="NAME",
         envvar=CLUSTER_VARIABLE,
         autocompletion=complete_clusters,
-        help="A cluster of ~/.config/streamlog/clusters.toml: its log, registry and security.",
+        help="A cluster by its name in clusters.toml: its log, registry and security.",
     ),
 ]
 

@@ -14,7 +14,7 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -74,6 +74,8 @@ COMMANDS: Final = {
     "mcp": "assistant.mcp_command:mcp",
 }
 """Each command as MODULE:NAME in this package, in the order of `streamlog --help`."""
+CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
+"""The settings of the root's context, which those of all commands inherit."""
 
 
 @cache
@@ -85,14 +87,29 @@ def load_command(name: str) -> Any:  # noqa: ANN401 - see above
         return command_of(name, found)
     group = get_group(found)
     group.name = name
-    return group
+    return with_plain_flags(group)
 
 
 def command_of(name: str, function: Callable[..., Any]) -> Any:  # noqa: ANN401 - the same
     """Return a function as a command that Typer can call."""
     typed = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
     typed.command(name)(function)
-    return get_command(typed)
+    return with_plain_flags(get_command(typed))
+
+
+def with_plain_flags(command: Any) -> Any:  # noqa: ANN401 - see above
+    """Return a command and all below it without types behind flags in their help."""
+    hide_types_of_flags(command.get_params(command.context_class(command, **CONTEXT)))
+    for each in getattr(command, "commands", {}).values():
+        with_plain_flags(each)
+    return command
+
+
+def hide_types_of_flags(options: Iterable[Any]) -> None:
+    """Let the help show no type behind a flag: Typer's `--json <bool>` looks like a value."""
+    for option in options:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
 
 
 class WithAppCommands(TyperGroup):
@@ -105,6 +122,12 @@ class WithAppCommands(TyperGroup):
         super().__init__(**attributes)
         # Only names, for suggestions after a typing error; `load_command` imports the commands.
         self.commands = dict.fromkeys(COMMANDS, cast("Any", None))
+
+    def get_params(self, ctx: Any) -> Any:  # noqa: ANN401 - see the class
+        """Return the options before a command's name."""
+        found = super().get_params(ctx)
+        hide_types_of_flags(found)
+        return found
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - see the class
         """Return the names of all commands, streamlog's own first."""
@@ -166,7 +189,7 @@ cli = typer.Typer(
     name="streamlog",
     cls=WithAppCommands,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
 )
 
 

@@ -481,8 +481,10 @@ def load_app(given: str) -> App:
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             _end_with_own_frames(error)  # One that the module imports is missing.
+        here_too = [each.stem for each in Path.cwd().glob("*.py")]
         raise UsageError(
             f"no module {module_name!r} in {Path.cwd()} or among the installed packages"
+            f"{nearest(module_name, here_too)}"
         ) from None
     except StreamlogError:
         raise

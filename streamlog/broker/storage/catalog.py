@@ -146,7 +146,8 @@ class Catalog:
         try:
             lines = (line.partition("=") for line in text.decode().splitlines())
             properties = {name.strip(): value.strip() for name, _, value in lines}
-            return Identity(
+            version = int(properties.get("version", _FORMAT))
+            identity = Identity(
                 cluster_id=properties["cluster.id"],
                 node_id=int(properties["node.id"]),
                 directory_id=properties["directory.id"],
@@ -155,6 +156,10 @@ class Catalog:
             )
         except MALFORMED as error:
             raise self.damaged_error(META, error) from error
+        # A newer streamlog may keep its partitions in another form, which this one would damage.
+        if version != _FORMAT:
+            raise self._unknown_format_error(META)
+        return identity
 
     def write_identity(self, identity: Identity) -> None:
         """Write the identity, which makes the directory a data directory."""
@@ -363,7 +368,7 @@ class Catalog:
         except (ValueError, RecursionError) as error:
             raise self.damaged_error(name, error) from error
         if not isinstance(content, dict) or content.get("version") != _FORMAT:
-            raise CorruptData(f"{self._path}/{name} has an unknown format (known is {_FORMAT})")
+            raise self._unknown_format_error(name)
         # Old directories have no checksums, and neither has a file that was edited by hand.
         if differs:
             raise CorruptData(
@@ -387,6 +392,12 @@ class Catalog:
         except FileNotFoundError:
             return
         self._files.sync_directory(self._path)
+
+    def _unknown_format_error(self, name: str) -> CorruptData:
+        return CorruptData(
+            f"{self._path}/{name} has an unknown format (this streamlog reads format {_FORMAT}):"
+            " use the newer streamlog that wrote it"
+        )
 
     def damaged_error(self, name: str, error: Exception) -> CorruptData:
         """Return the error for a file that can't be decoded."""

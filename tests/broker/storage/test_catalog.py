@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from itertools import count
 
-from streamlog.broker.storage.catalog import DIRECTORY_IDS, Catalog, DirectoryIds
+import pytest
+
+from streamlog.broker.storage.catalog import (
+    DIRECTORY_IDS,
+    META,
+    Catalog,
+    DirectoryIds,
+    Identity,
+)
 from streamlog.broker.storage.disk.files import read_file, replace_file
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.errors import CorruptData
 
 PATH = "/log"
 NUMBERS = count(1)
@@ -59,3 +68,14 @@ def test_a_damaged_id_file_is_not_compared() -> None:
     assert lives.begin() == []
     lives.keep()
     assert len(directory_ids(files).begin()) == 2
+
+
+def test_a_directory_of_another_format_is_refused() -> None:
+    disk = new_disk()
+    catalog = Catalog(disk, PATH)
+    catalog.write_identity(Identity(cluster_id="c", node_id=1, directory_id="d"))
+    written = read_file(disk, f"{PATH}/{META}")
+    assert catalog.identity() is not None
+    replace_file(disk, f"{PATH}/{META}", written.replace(b"version=1", b"version=2"))
+    with pytest.raises(CorruptData, match=r"unknown format .* use the newer streamlog"):
+        catalog.identity()
