@@ -73,6 +73,7 @@ from streamlog.broker.storage.topic_state import (
 from streamlog.broker.storage.volumes import (
     Volume,
     Volumes,
+    close_logs,
     end_recovery,
     lock_directory,
     open_volume,
@@ -772,18 +773,12 @@ class LogDirectory:
         if self._closed:
             return
         failures: list[StreamlogError] = []
-        logs = [
-            log
-            for topic in self._topics.values()
-            for number, log in topic.partitions.items()
-            if self._volume(topic, number).failure is None
-        ]
         try:
-            for log in logs:
-                try:
-                    log.close()
-                except StreamlogError as error:
-                    failures.append(error)
+            for volume in self.volumes:
+                if volume.failure is None:
+                    failures += close_logs(
+                        volume, [self.log(*p) for p in self.partitions_in(volume)]
+                    )
             # One log that can't be closed leaves the shutdown unclean for all: the mark has no
             # exceptions.
             if failures:

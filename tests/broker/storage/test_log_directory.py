@@ -14,6 +14,7 @@ from streamlog.broker.storage.catalog import new_topic_id, read_listener
 from streamlog.broker.storage.data_directory import partition_folder
 from streamlog.broker.storage.disk.files import read_file, replace_file, write_whole
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.storage.repair.inspection import Inspection
 from streamlog.broker.storage.topic_state import HostedTopic
@@ -21,6 +22,7 @@ from streamlog.broker.storage.volumes import SYNCED_ALONE_MAX
 from streamlog.errors import (
     ConfigError,
     CorruptData,
+    LogDirectoryError,
     LogDirectoryFailed,
     LogDirectoryLocked,
     LogDirectoryLost,
@@ -229,6 +231,58 @@ def test_what_a_start_after_a_kill_serves_survives_a_power_cut(
     again.close()
 
 
+@pytest.mark.parametrize("syncs_whole_disk", [True, False])
+def test_a_stop_of_many_logs_survives_a_power_cut_and_needs_no_scan(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, syncs_whole_disk: bool
+) -> None:
+    if not syncs_whole_disk:
+        monkeypatch.setattr(files, "sync_disk", lambda _: False)
+    directory = opened(files)
+    directory.create_topic("a", SYNCED_ALONE_MAX + 1)
+    for number in range(SYNCED_ALONE_MAX + 1):
+        directory.log("a", number).append(batch(2), now_ms=0)
+    directory.close()
+    files.crash(keep_bytes=0)
+    again = opened(files)
+    logs = [again.log("a", number) for number in range(SYNCED_ALONE_MAX + 1)]
+    assert [log.log_end_offset for log in logs] == [2] * len(logs)
+    assert not any(log.recovery.scanned_segments for log in logs)
+    again.close()
+
+
+def test_a_stop_syncs_many_logs_at_once(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = opened(files)
+    directory.create_topic("a", SYNCED_ALONE_MAX + 1)
+    for number in range(SYNCED_ALONE_MAX + 1):
+        directory.log("a", number).append(batch(), now_ms=0)
+    monkeypatch.setattr(PartitionLog, "flush", pytest.fail)
+    directory.close()
+
+
+def test_a_stop_whose_sync_fails_is_not_clean(
+    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = opened(files)
+    directory.create_topic("a", SYNCED_ALONE_MAX + 1)
+    for number in range(SYNCED_ALONE_MAX + 1):
+        directory.log("a", number).append(batch(), now_ms=0)
+
+    def refuse(_: str) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "sync_disk", refuse)
+        with pytest.raises(LogDirectoryError, match="Input/output error"):
+            directory.close()
+    again = opened(files)
+    assert any(
+        again.log("a", number).recovery.scanned_segments for number in range(SYNCED_ALONE_MAX + 1)
+    )
+    again.close()
+
+
 def test_an_interrupted_partition_deletion_is_finished(files: MemoryFiles) -> None:
     directory = opened(files)
     directory.create_topic("a", 2)
@@ -415,6 +469,7 @@ def test_the_listener_is_forgotten_after_a_close_or_a_kill(files: MemoryFiles) -
 HOLD = """
 import sys
 from streamlog.broker.storage.data_directory import partition_folder
+from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log_directory import LogDirectory
 directory = LogDirectory.open(sys.argv[1])
 directory.write_listener("127.0.0.1", 4567)

@@ -769,9 +769,12 @@ class PartitionLog:
         self.check_open()
         if self._dirty:
             self._sync([*self._segments.unsynced, self._segments.active])
-            self._segments.unsynced = []
-            self._dirty = False
-            self.synced = max(self.synced, self._end())
+            self._note_flushed()
+
+    def _note_flushed(self) -> None:
+        self._segments.unsynced = []
+        self._dirty = False
+        self.synced = max(self.synced, self._end())
 
     def begin_sync(self, *, sealed_only: bool = False) -> PendingSync | None:
         """Prepare a sync of what the log contains now; None if everything is on disk.
@@ -893,8 +896,30 @@ class PartitionLog:
         except OSError as error:
             raise self._disk.fail(error) from error
 
-    def close(self) -> None:
+    def settle(self) -> bool:
+        """Write all that the next opening needs; return whether some of it awaits a sync.
+
+        The log may be closed then, with a sync of the whole disk in between.
+
+        Raises:
+            LogDirectoryError: the disk refused.
+        """
+        if self._closed or self._read_only or self._disk.failure is not None:
+            return False
+        with self._disk.errors:
+            self._segments.settle_indexes()
+            behind = self._segments.active.has_stale_indexes or self._segments.has_unsynced
+            if self._dirty or behind:
+                self._segments.active.trim_indexes()
+                self._segments.active.close()
+                self._dirty = True
+            self._producers.keep()
+        return self._dirty
+
+    def close(self, *, is_on_disk: bool = False) -> None:
         """Sync everything, so that the next opening need not scan, and close.
+
+        With `is_on_disk`, nothing awaits a sync since `settle`.
 
         Raises:
             LogDirectoryError: the disk refused; the next opening scans.
@@ -902,8 +927,11 @@ class PartitionLog:
         if self._closed:
             return
         try:
-            if not self._read_only and self._disk.failure is None:
-                self._settle()
+            if is_on_disk:
+                self._segments.trust_names()
+                self._note_flushed()
+            elif self.settle():
+                self.flush()
         finally:
             self.discard()
 
@@ -1061,14 +1089,3 @@ class PartitionLog:
             # The kernel may have dropped the pages it could not write: a second sync would
             # succeed without writing them.
             raise self._disk.fail(error) from error
-
-    def _settle(self) -> None:
-        with self._disk.errors:
-            self._segments.settle_indexes()
-            behind = self._segments.active.has_stale_indexes or self._segments.has_unsynced
-            if self._dirty or behind:
-                self._segments.active.trim_indexes()
-                self._segments.active.close()
-                self._dirty = True
-                self.flush()
-            self._producers.keep()
