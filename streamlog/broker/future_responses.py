@@ -50,6 +50,10 @@ class PromptFuture(asyncio.Future[T]):
     def set_exception(self, exception: type[BaseException] | BaseException, /) -> None:
         """See `asyncio.Future`."""
         super().set_exception(exception)
+        if isinstance(exception, ConnectionLost):
+            # A loop that ends with its broker may not reach what awaits this, and asyncio would log
+            # each answer as lost. The client learns it from its connection.
+            self.exception()
         self._call()
 
     def cancel(self, msg: object = None) -> bool:
