@@ -58,7 +58,7 @@ KEY = pa.dictionary(pa.int32(), pa.binary())
 CODES_MAX = 1 << 62
 ROWS_OF_32_BITS = 1 << 31
 CODES_PER_ROW_MAX = 16
-"""The most codes per row for which a table of all codes costs less than to sort (measured)."""
+"""The most codes per row for which a table of all codes is used, and no sort."""
 
 
 class Folding:
@@ -182,8 +182,8 @@ class Folding:
 class RowGroups:
     """The groups of rows that are equal in some columns of numbers, in the order of these numbers.
 
-    Every row gets the number of its group, so that NumPy folds columns by it. That costs a fraction
-    of a hash table of the rows (measured).
+    Every row gets the number of its group, so that NumPy folds columns by it, without a hash table
+    of the rows.
     """
 
     def __init__(self, columns: Sequence[Any]) -> None:

@@ -28,7 +28,7 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 EXECUTOR_JAVA_OPTIONS = "spark.executor.extraJavaOptions"
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 """Compiles at once, and never again. Where the JVM only passes bytes on, Java's second compiler
-would take longer than all the rest of it (measured)."""
+costs a third of the CPU of a history of two million rows."""
 LOG4J = Path(__file__).with_name("log4j2.properties")
 
 

@@ -42,6 +42,8 @@ _SERVED: Final = {
 _NO_TAGS: Final = b"\x00"
 _new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 _NULL: Final = -1
+_HTTP: Final = frozenset({b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"HTTP"})
+"""The first bytes of requests and of answers."""
 
 
 class Request(NamedTuple):
@@ -229,6 +231,8 @@ class FrameReader:
 def what_speaks(size_bytes: int) -> str:
     """Return what kind of peer sends bytes that give this impossible frame size."""
     head = size_bytes.to_bytes(_SIZE.size, "big", signed=True)
+    if head in _HTTP:
+        return "the peer speaks HTTP, and this is Kafka's protocol: each has a port of its own"
     if head[:2] in (b"\x16\x03", b"\x15\x03"):  # A record of a handshake, or an alert.
         return "the peer speaks TLS, and this end does not; both need the same security.protocol"
     return "the peer does not speak Kafka's protocol, or sends more than it may"

@@ -80,6 +80,22 @@ def test_frames_of_a_lent_buffer_stay_valid(
     assert found == contents
 
 
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        (b"GET / HTTP/1.1\r\n", "HTTP"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
+        (b"\x16\x03\x01\x02\x00", "TLS"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "does not speak Kafka's protocol"),
+    ],
+)
+def test_a_peer_of_another_protocol_is_named(said: bytes, named: str) -> None:
+    reader = FrameReader(size_bytes_max=1_000)
+    reader.feed(said)
+    with pytest.raises(CorruptData, match=named):
+        reader.next_frame()
+
+
 def test_a_small_buffer_is_not_lent() -> None:
     reader = FrameReader(size_bytes_max=KEPT_BYTES_MAX)
     reader.feed((1).to_bytes(4, "big") + b"a")

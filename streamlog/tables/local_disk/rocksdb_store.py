@@ -164,8 +164,8 @@ class RocksBudget:
         rocksdb_bytes = memory_bytes // 2
         # 1. A look-up asks the cache for three blocks: filter, index, and row. In a cache that
         #    evicts what was used longest ago, each takes a lock and moves the block in a list.
-        # 2. This one only marks the block: a fifth of the time of all look-ups (measured). It has
-        #    no bound on the size of its table, as the last argument is 0.
+        # 2. This one only marks the block. It has no bound on the size of its table, as the last
+        #    argument is 0.
         # 3. As large as it may become: this decides on the number of its parts.
         cache = self.cache = Cache.new_hyper_clock_cache(rocksdb_bytes + memory_bytes // 4, 0)
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
