@@ -26,6 +26,7 @@ from streamlog.worker.commit import sinks
 from streamlog.worker.worker import Worker
 
 DEADLINE_S: Final = 60
+SOURCE: Final = TopicPartition("source", 0)
 KEYS: Final = tuple(f"k{number}" for number in range(20))
 
 Guarantee = Literal["exactly_once", "at_least_once"]
@@ -113,6 +114,18 @@ async def until(log: Log, partitions: int, wanted: Rows, task: asyncio.Task[None
             await asyncio.sleep(0.05)
 
 
+async def copied(log: Log, task: asyncio.Task[None]) -> None:
+    """Wait until the old rows are copied, and their positions committed.
+
+    At least once, rows are there before their commit. Without it they are written again.
+    """
+    await until(log, 1, expected("old", 1), task)
+    async with asyncio.timeout(DEADLINE_S):
+        while await log.admin().group_offsets("copies") != {SOURCE: len(KEYS)}:
+            assert not task.done(), task.result()
+            await asyncio.sleep(0.02)
+
+
 async def said(caplog: pytest.LogCaptureFixture, text: str, task: asyncio.Task[None]) -> str:
     """Wait for a warning with this text; returns it."""
     async with asyncio.timeout(DEADLINE_S):
@@ -132,7 +145,7 @@ def test_rows_go_to_the_new_topic_by_its_partitions(
     async def main() -> None:
         async with working(tmp_path, guarantee) as (log, task, _):
             await feed(log, "old")
-            await until(log, 1, expected("old", 1), task)
+            await copied(log, task)
             (old,) = await log.admin().find_topics(["out"])
             # The worker has nothing to write, so no answer of a broker would tell it.
             await log.admin().delete_topics(["out"])
@@ -155,7 +168,7 @@ def test_tasks_wait_for_an_output_that_is_gone(
     async def main() -> None:
         async with working(tmp_path, guarantee) as (log, task, _):
             await feed(log, "old")
-            await until(log, 1, expected("old", 1), task)
+            await copied(log, task)
             await log.admin().delete_topics(["out"])
             await said(caplog, "out: deleted while this worker writes to it", task)
             await feed(log, "new")
@@ -177,7 +190,7 @@ def test_an_output_that_stays_away_ends_the_worker_with_its_name(
     async def main() -> None:
         async with working(tmp_path, guarantee) as (log, task, _):
             await feed(log, "old")
-            await until(log, 1, expected("old", 1), task)
+            await copied(log, task)
             await log.admin().delete_topics(["out"])
             await feed(log, "new")
             await ended(task)
@@ -207,7 +220,7 @@ def test_an_agent_does_not_continue_without_its_output(tmp_path: Path) -> None:
     async def main() -> None:
         async with working(tmp_path, "exactly_once", yielding) as (log, task, _):
             await feed(log, "old")
-            await until(log, 1, expected("old", 1), task)
+            await copied(log, task)
             await log.admin().delete_topics(["out"])
             await feed(log, "new")
             await ended(task)
@@ -222,7 +235,7 @@ def test_a_stop_does_not_wait_for_the_output(
     async def main() -> None:
         async with working(tmp_path, guarantee) as (log, task, stop):
             await feed(log, "old")
-            await until(log, 1, expected("old", 1), task)
+            await copied(log, task)
             await log.admin().delete_topics(["out"])
             await feed(log, "new")
             await said(caplog, "waiting 60 s", task)
