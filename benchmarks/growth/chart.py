@@ -54,7 +54,8 @@ def draw(curve: Curve) -> str:
     places = [(across.place(amount), up.place(cost)) for amount, cost in points]
     canvas.line(*places, arrow=False)
     for (x, y), (_, cost) in zip(places, points, strict=True):
-        canvas.text(x, y - 8, short(cost), anchor="middle")
+        # The first figure stands to the right of the axis and its numbers.
+        canvas.text(x, y - 8, short(cost), anchor="start" if x == LEFT else "middle")
     return canvas.svg()
 
 
