@@ -210,7 +210,7 @@ class Accumulator(Generic[T]):
         return appended
 
     def waiting(self, partition: TopicPartition) -> deque[ProducerBatchBuffer[T]]:
-        """Return the batches of a partition that wait, of which the last one may be open.
+        """Return the waiting batches of a partition; the last one may still take records.
 
         Right after `append`, that is the batch with the new record.
         """
