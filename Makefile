@@ -293,7 +293,7 @@ $(VENV)-release/.ready: pyproject.toml
 	$(VENV)-release/bin/python -m pip install -qq --disable-pip-version-check --group release
 	@touch $@
 
-bench-instructions: compile ## instructions of the compiled modules, for each row; fails if a path takes 5 % more than in benchmarks/history.jsonl (ARGS=--record adds a line); needs valgrind
+bench-instructions: compile ## instructions of hot paths, for each row or request; fails if one takes 5 % more than in benchmarks/history.jsonl (ARGS=--record writes this release's line), or in a checkout (ARGS="--beside ../before"); needs valgrind
 	@$(BIN)/python -m benchmarks.hot_paths $(ARGS)
 
 wheels: $(VENV)-release/.ready ## dist/: an sdist, a wheel for each CPython from 3.11 to 3.14 that is here, or that uv can get, and a pure one

@@ -14,8 +14,10 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import TypeAlias
@@ -32,6 +34,7 @@ from benchmarks import (
     connect,
     engine,
     idle_cluster,
+    install,
     latency,
     log,
     memory,
@@ -48,6 +51,7 @@ from benchmarks import (
     wire,
     workers,
 )
+from benchmarks.compared import last_figures
 from benchmarks.engine.contest import Cost
 from benchmarks.engine.report import costs_table
 from benchmarks.harness import Figure, Reading, conditions
@@ -88,29 +92,36 @@ BENCHMARKS: dict[str, Benchmark] = {
     "mirror_memory": mirroring_to_kafka.memory,
     "beside_kafka": beside_kafka.figures,
     "beside_kafka_streams": beside_kafka_streams.figures,
+    "install": install.figures,
 }
 ALONE = {
-    *("connect", "idle_cluster", "mirroring", "mirror_memory", "partitions"),
+    *("connect", "idle_cluster", "install", "mirroring", "mirror_memory", "partitions"),
     *("beside_kafka", "beside_kafka_streams"),
 }
 """Run only if they are named: they need programs that most machines lack, or minutes."""
 ONCE = {
-    *("beside_kafka", "beside_kafka_streams", "beyond_memory", "idle_cluster"),
+    *("beside_kafka", "beside_kafka_streams", "beyond_memory", "idle_cluster", "install"),
     *("memory", "mirror_memory", "spark", "state"),
 }
 """Runs for so long that a median of several says no more, or has rounds of its own."""
+KEPT = {"partitions"}
+"""Its files stay until the last round has ended. Without a journal, ext4 looks at each inode that
+was deleted in the last minutes: from the second round on, to make a file would take ten times as
+long."""
 
 
 async def run(names: list[str], records: int, runs: int) -> list[Measured]:
     """The named benchmarks, `runs` times in turn, each with a fresh broker and directory."""
     figures: list[Measured] = []
-    for number in range(runs):
-        for name in names:
+    with ExitStack() as after_all:
+        for number, name in product(range(runs), names):
             if number and name in ONCE:
                 continue
-            benchmark = BENCHMARKS[name]
-            with tempfile.TemporaryDirectory(prefix=f"streamlog-{name}-") as directory:
-                async for figure in benchmark(Path(directory), records):
+            with ExitStack() as after_this:
+                stack = after_all if name in KEPT else after_this
+                made = tempfile.TemporaryDirectory(prefix=f"streamlog-{name}-")
+                directory = Path(stack.enter_context(made))
+                async for figure in BENCHMARKS[name](directory, records):
                     print(f"run {number + 1}: {figure.name}: {_told(figure)}")
                     figures.append(figure)
     return figures
@@ -184,15 +195,17 @@ def _latencies(runs: list[Figure]) -> str:
 
 def _bar(runs: list[Figure]) -> str:
     """What it is held against, and whether it holds."""
-    first = runs[0]
+    first, held = runs[0], list[str]()
     if first.bar_cpu_s is not None:
         cpu_s = median(run.cpu_s_per_million(run.broker_cpu_s) for run in runs)
-        return f"{first.bar_cpu_s:.2f} s {_held(cpu_s, first.bar_cpu_s)}"
-    held = []
+        held.append(f"{first.bar_cpu_s:g} s {_held(cpu_s, first.bar_cpu_s)}")
+    if (least := first.bar_records_per_s) is not None:
+        rate = median(run.records_per_s for run in runs)
+        held.append(f"{least:,.0f}/s {_held(least, rate)}")
     for name, bar_ms in first.bar_ms.items():
         took_ms = median(run.latency_ms[name] for run in runs)
         held.append(f"{name} {bar_ms:g} ms {_held(took_ms, bar_ms)}")
-    return ", ".join(held)
+    return "\n".join(held)
 
 
 def _held(figure: float, bar: float) -> str:
@@ -235,7 +248,7 @@ def main() -> None:
     if readings := [each for each in measured if isinstance(each, Reading)]:
         console.print(readings_table(readings))
     if costs := [each for each in measured if isinstance(each, Cost)]:
-        console.print(costs_table(costs))
+        console.print(costs_table(costs, last_figures()))
     console.print(", ".join(f"{what}: {found}" for what, found in conditions().items()))
     console.print(f"every run: {write(measured)}")
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, TypeAlias
 
-from benchmarks.hot_paths import HISTORY
 from streamlog.metrics.build_info import release
 
+HISTORY: Final = Path(__file__).parent / "history.jsonl"
 RESULTS: Final = Path(__file__).parent / "results"
 LOSS_MAX: Final = 0.03
 LATENCIES: Final = {"p50", "p99"}
@@ -105,10 +105,30 @@ def worse(before: Mapping[str, Kept], now: Mapping[str, Measured]) -> list[str]:
     ]
 
 
-def last_figures(lines: Sequence[str], on: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the newest line with figures of this machine; None if there is none. Pure."""
-    entries = [each for each in map(json.loads, lines) if each.get("on") == on]
+def newest_line(lines: Sequence[str], key: str, value: object) -> dict[str, Any] | None:
+    """Return the newest line of the history whose `key` is this; None if there is none. Pure."""
+    entries = [each for each in map(json.loads, lines) if each.get(key) == value]
     return entries[-1] if entries else None
+
+
+def last_figures() -> Mapping[str, Kept]:
+    """Return the last figures of this machine, by row; empty if there are none."""
+    last = newest_line(history(), "on", machine())
+    return {} if last is None else last["figures"]
+
+
+def history() -> list[str]:
+    """Return the lines of the history, the oldest first."""
+    return HISTORY.read_text().splitlines() if HISTORY.exists() else []
+
+
+def record(entry: Mapping[str, Any], key: str) -> None:
+    """Write a line of the history, instead of the last one with this `key`, if of this release."""
+    lines = history()
+    last = newest_line(lines, key, entry[key])
+    if last is not None and last["release"] == entry["release"]:
+        lines.remove(json.dumps(last))
+    HISTORY.write_text("\n".join([*lines, json.dumps(entry)]) + "\n")
 
 
 def main() -> None:
@@ -128,8 +148,7 @@ def main() -> None:
         raise SystemExit(f"no results in {RESULTS}: `make bench` writes them")
     now = rows([each for path in paths for each in json.loads(path.read_text())["figures"]])
     on = machine()
-    lines = HISTORY.read_text().splitlines() if HISTORY.exists() else []
-    last = last_figures(lines, on)
+    last = newest_line(history(), "on", on)
     before: dict[str, Kept] = {} if last is None else last["figures"]
     for name, row in now.items():
         middle = median(row.values)
@@ -141,10 +160,7 @@ def main() -> None:
         date = datetime.now(UTC).date().isoformat()
         # What was not measured this time is still what it was.
         figures = before | {name: row.kept for name, row in now.items()}
-        entry = {"date": date, "release": release(), "on": on, "figures": figures}
-        if last is not None and last["release"] == entry["release"]:
-            lines.remove(json.dumps(last))
-        HISTORY.write_text("\n".join([*lines, json.dumps(entry)]) + "\n")
+        record({"date": date, "release": release(), "on": on, "figures": figures}, "on")
     elif found := worse(before, now):
         raise SystemExit("\n".join(["worse than in the history:", *found]))
 

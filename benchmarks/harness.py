@@ -39,7 +39,9 @@ class Figure:
     bar_cpu_s: float | None = None
     """The most CPU seconds that a million records may cost the broker."""
     bar_records_per_s: float | None = None
+    """The least rate that it may have."""
     bar_ms: dict[str, float] = field(default_factory=dict)
+    """The most that it may take, by percentile."""
 
     @property
     def records_per_s(self) -> float:

@@ -117,6 +117,13 @@ def frame_of(request: Message, version: int) -> bytes:
     return b"".join(encode_request(api_of(type(request)), version, 1, "c", request))
 
 
+def produce() -> bytes:
+    """Return a Produce of one message to the topic's one partition."""
+    data = PartitionProduceData(index=0, records=memoryview(BATCH))
+    topic = TopicProduceData(name=TOPIC, partition_data=[data])
+    return frame_of(ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=[topic]), PRODUCE_VERSION)
+
+
 def fetch(offset: int, max_bytes: int) -> bytes:
     """Return a Fetch of the topic's one partition."""
     partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
@@ -129,19 +136,10 @@ async def work(kind: str, times: int) -> None:
     """Send one kind of request this many times; the counting program runs this."""
     config = BrokerConfig(flush="os")
     async with Broker.open("data", config=config, files=MemoryFiles()) as broker:
-        created = CreateTopicsRequest(
-            topics=[CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)]
-        )
-        await _answer(broker, created)
+        await create_topic(broker)
         reader = Sink()
         producer, consumer = open_connection(broker), open_connection(broker, reader)
-        data = PartitionProduceData(index=0, records=memoryview(BATCH))
-        produced = ProduceRequest(
-            acks=-1,
-            timeout_ms=1_000,
-            topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])],
-        )
-        one = frame_of(produced, PRODUCE_VERSION)
+        one = produce()
         for _ in range(FEW):
             deliver(producer, one)
         for number in range(times):
@@ -156,7 +154,10 @@ async def work(kind: str, times: int) -> None:
                 deliver(consumer, fetch(0, 300 if kind == "fetch" else 16 * 1024))
 
 
-async def _answer(broker: Broker, request: Message) -> None:
+async def create_topic(broker: Broker) -> None:
+    """Create the topic, with one partition."""
+    topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+    request = CreateTopicsRequest(topics=[topic])
     answer = broker.begin(request, RequestContext(5, "c", "/10.0.0.1"))
     if isinstance(answer, asyncio.Future):
         await answer

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.compared import Kept
+from benchmarks.compared import Kept, history
 from benchmarks.engine.participants import OURS, STREAMS
-from benchmarks.hot_paths import HISTORY
 from benchmarks.log import A_FUTURE_EACH, IN_BULK, PEER_A_CALLBACK_EACH, PEER_IN_BULK
 from conformance.kafka import NEWEST
 
@@ -250,7 +249,7 @@ def written(page: str, figures: Mapping[str, Kept]) -> str:
 
 def newest_figures() -> Mapping[str, Kept]:
     """Return those of the newest line of the history that has any."""
-    lines = map(json.loads, HISTORY.read_text().splitlines())
+    lines = map(json.loads, history())
     found: Mapping[str, Kept] = [each["figures"] for each in lines if "figures" in each][-1]
     return found
 

@@ -19,9 +19,16 @@ from benchmarks.memory import resident_mib
 from streamlog.client.admin import NewTopic
 from streamlog.log import Log
 from streamlog.record import TopicPartition
+from streamlog.replace import replace
 
 PARTITIONS: Final = int(os.environ.get("STREAMLOG_BENCH_PARTITIONS", "5000"))
 MANY: Final = 4 * PARTITIONS
+CREATE_BAR_S: Final = 0.3
+PRODUCE_BAR_CPU_S: Final = 2.0
+CONSUME_BAR_PER_S: Final = 400_000
+RESTART_BARS_S: Final = {PARTITIONS: 3.0, MANY: 10.0}
+RESTART_BARS_MIB: Final = {MANY: 350.0}
+"""By partitions."""
 PARTITIONS_MAX: Final = 10_000
 """Of one topic."""
 VALUE: Final = b"v" * 100
@@ -39,17 +46,17 @@ async def figures(directory: Path, records: int) -> AsyncIterator[Figure | Readi
             await log.admin().create_topics(where)
             took_s, cpu_s = perf_counter() - began_s, process.cpu_s() - before_s
             name = f"create {PARTITIONS:,} partitions"
-            yield Reading(name, took_s, "s", bar=0.3, digits=3)
+            yield Reading(name, took_s, "s", bar=CREATE_BAR_S, digits=3)
             yield Reading(f"{name}: broker CPU", cpu_s, "s", digits=3)
             partitions = all_of(where)
-            for figure in [
-                await produced(
-                    "first record of each partition", log, process, partitions, len(partitions)
-                ),
-                await produced("produce over all partitions", log, process, partitions, records),
-                await consumed(log, process, where, len(partitions) + records),
-            ]:
-                yield figure
+            count = len(partitions)
+            yield await produced("first record of each partition", log, process, partitions, count)
+            figure = await produced(
+                "produce over all partitions", log, process, partitions, records
+            )
+            yield replace(figure, bar_cpu_s=PRODUCE_BAR_CPU_S)
+            figure = await consumed(log, process, where, count + records)
+            yield replace(figure, bar_records_per_s=CONSUME_BAR_PER_S)
         process.popen.send_signal(signal.SIGKILL)
         process.popen.wait()
     for reading in started_again(data, PARTITIONS):
@@ -72,9 +79,11 @@ def started_again(data: Path, partitions: int) -> Iterator[Reading]:
     began_s = perf_counter()
     with broker(data, flush="os") as (process, _):
         name = f"restart after a kill, {partitions:,} filled partitions"
-        yield Reading(name, perf_counter() - began_s, "s", bar=10.0, digits=2)
+        took_s = perf_counter() - began_s
+        yield Reading(name, took_s, "s", bar=RESTART_BARS_S.get(partitions), digits=2)
         yield Reading(f"{name}: broker CPU", process.cpu_s(), "s", digits=2)
-        yield Reading(f"{name}: resident", resident_mib(process), "MiB", bar=350.0)
+        bar_mib = RESTART_BARS_MIB.get(partitions)
+        yield Reading(f"{name}: resident", resident_mib(process), "MiB", bar=bar_mib)
 
 
 def all_of(topics: list[NewTopic]) -> list[TopicPartition]:

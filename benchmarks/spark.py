@@ -77,6 +77,7 @@ READER_BAR_US = 1.0
 READER_BAR = 1_500_000
 MAP_BAR = 1_800_000
 COUNT_BAR = 600_000
+COUNT_BAR_US = 1.5
 WRITE_BAR_US = 1.5
 INGEST_BAR_S = 1.0
 SORTED_BAR = 4.0
@@ -348,7 +349,7 @@ def _count_history(
     cost = taken(lambda: _counted(directory).backfill(**how).run())
     is_lowered = lower == "auto"
     name = f"history, windowed count, {'lowered' if is_lowered else 'by tasks'}"
-    yield _micros(f"{name}: CPU", cost, rows)
+    yield _micros(f"{name}: CPU", cost, rows, COUNT_BAR_US if is_lowered else None)
     yield _rate(name, cost, rows, COUNT_BAR if is_lowered else None)
 
 

@@ -315,7 +315,7 @@ def common(windows: list[Window], rooms: tuple[str, ...]) -> Window:
     return [file for file in windows[0] if file in shared and file.startswith(starts)]
 
 
-def _read_sources(path: str) -> FileFinder:
+def read_sources(path: str) -> FileFinder:
     """Find modules of the package as source files alone."""
     if not f"{path}/".startswith(PACKAGE):
         raise ImportError
@@ -324,7 +324,7 @@ def _read_sources(path: str) -> FileFinder:
 
 def trace_here(name: str) -> Window:
     """Trace a journey in this process, whose modules of the package are not imported yet."""
-    sys.path_hooks.insert(0, _read_sources)
+    sys.path_hooks.insert(0, read_sources)
     sys.path_importer_cache.clear()
     trace, journey = Trace(), JOURNEYS[name]
     threading.setprofile(trace)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.compared import Measured, last_figures, rows, worse
+from benchmarks.compared import Measured, newest_line, rows, worse
 from benchmarks.growth.chart import draw, short
 from benchmarks.growth.curve import Curve
 
@@ -56,19 +56,19 @@ def test_a_row_is_worse_if_no_run_comes_near_the_one_of_before() -> None:
     assert worse(before, now) == ["a: 100 -> 103.8 us", "d: 100 -> 93 times"]
 
 
-def test_figures_are_compared_with_those_of_the_machine_only() -> None:
+def test_a_line_is_compared_with_those_of_its_own_machine_or_build() -> None:
     here, there = {"processor": "A"}, {"processor": "B"}
     entries: list[dict[str, object]] = [
-        {"built": {}, "instructions": {}},
+        {"built": {"python": "3.11"}, "instructions": {}},
         {"on": here, "figures": {"a": 1.0}},
         {"on": here, "figures": {"a": 2.0}},
         {"on": there, "figures": {"a": 3.0}},
     ]
     lines = [*map(json.dumps, entries)]
-    found = last_figures(lines, here)
-    assert found is not None
-    assert found["figures"] == {"a": 2.0}
-    assert last_figures(lines, {"processor": "C"}) is None
+    assert newest_line(lines, "on", here) == entries[2]
+    assert newest_line(lines, "on", {"processor": "C"}) is None
+    assert newest_line(lines, "built", {"python": "3.11"}) == entries[0]
+    assert newest_line(lines, "built", {"python": "3.12"}) is None
 
 
 @pytest.mark.parametrize(
