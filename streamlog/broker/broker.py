@@ -50,7 +50,6 @@ from streamlog.broker.coordinator.transaction.transaction_runtime import (
     TransactionRuntime,
 )
 from streamlog.broker.deadline_timer import DeadlineTimer
-from streamlog.broker.future_responses import Turn
 from streamlog.broker.handlers import Handlers
 from streamlog.broker.lag.lag_metrics import lag_metrics
 from streamlog.broker.lag.lag_requests import LagRequests
@@ -76,6 +75,7 @@ from streamlog.broker.storage.disk.offload import Threads, os_thread
 from streamlog.broker.storage.disk.os_files import OsFiles, shares_now
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.broker.time_marks import TimeMarks
+from streamlog.broker.turn import Turn
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, UsageError
 from streamlog.metrics.event_loop import LoopMetrics

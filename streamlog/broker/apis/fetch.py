@@ -36,9 +36,10 @@ import msgspec
 from streamlog.broker.apis.fetch_sessions import TOPIC_IDS_VERSION, FetchSessions, Visit
 from streamlog.broker.apis.list_offsets import current_leader, error_code, refuse_zstd
 from streamlog.broker.config.settings import INT_MAX
-from streamlog.broker.future_responses import PromptFuture, Turn
+from streamlog.broker.future_responses import PromptFuture
 from streamlog.broker.replication.partition import NO_EPOCH
 from streamlog.broker.replication.purgatory import DelayedRequests, Wait
+from streamlog.broker.turn import Turn
 from streamlog.durations import TIMESTAMP_MS_MAX
 from streamlog.errors import LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode

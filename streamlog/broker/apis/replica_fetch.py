@@ -29,7 +29,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from streamlog.broker.apis.fetch import FETCH_WAIT_MS_MAX
-from streamlog.broker.future_responses import PromptFuture, Turn
+from streamlog.broker.future_responses import PromptFuture
 from streamlog.broker.replication.purgatory import DelayedRequests, Wait
 from streamlog.broker.replication.replica_sessions import (
     FIRST_EPOCH,
@@ -46,6 +46,7 @@ from streamlog.broker.replication.replica_state import (
     ReplicaFetch,
     Serve,
 )
+from streamlog.broker.turn import Turn
 from streamlog.errors import ConnectionLost, CorruptData, LogError, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.produce_and_fetch import (

@@ -435,12 +435,12 @@ class TopicConfig:
     @property
     def deletes(self) -> bool:
         """Whether retention by time and size applies."""
-        return "delete" in self.cleanup_policy.split(",")
+        return "delete" in self.cleanup_policy
 
     @property
     def compacts(self) -> bool:
         """Whether older records of a key are removed."""
-        return "compact" in self.cleanup_policy.split(",")
+        return "compact" in self.cleanup_policy
 
     @property
     def takes_marks(self) -> bool:

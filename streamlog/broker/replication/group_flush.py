@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import msgspec
 
 from streamlog import repeated
-from streamlog.broker.future_responses import Turn
 from streamlog.broker.storage.disk.files import directory_error
 from streamlog.broker.storage.disk.offload import Result, Threads, begin_in, os_thread
+from streamlog.broker.turn import Turn
 from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError, TooManyOpenFiles
 from streamlog.metrics.instruments import Histogram
 

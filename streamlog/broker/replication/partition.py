@@ -14,7 +14,7 @@ Not done here: replication between brokers (`partition_replica`), syncs (`group_
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from streamlog.broker.config.broker import FLUSH_ALWAYS, FLUSH_NEVER
 from streamlog.broker.replication.partition_replica import (
@@ -182,7 +182,8 @@ class Partition:
         Raises:
             LogError: POLICY_VIOLATION.
         """
-        self._check_not_mirror()
+        if self._is_mirror:
+            self._check_not_mirror()
         # Not a retriable error: clients would wait for their whole delivery timeout, 2 minutes,
         # while the application could continue at the other cluster at once.
         if self.sealed_for:
@@ -193,7 +194,7 @@ class Partition:
             )
 
     def _check_not_mirror(self) -> None:
-        if self.is_mirror:
+        if self._is_mirror:
             raise error_for(
                 ErrorCode.POLICY_VIOLATION,
                 f"{self.topic} mirrors a topic of another cluster: produce to that one, or promote"
@@ -287,15 +288,15 @@ class Partition:
                 UNKNOWN_LEADER_EPOCH if this broker has; NOT_LEADER_OR_FOLLOWER if this broker does
                 not lead.
         """
-        self.check_leader()
+        if not self._alone:
+            self.check_leader()
         mirror = None if self.replica is None else self.replica.machine.mirror
         # A mirror's log has leader epochs of its source, and clients have those of this cluster.
         current = self.log.epochs.current if mirror is None else mirror.epoch
-        self._compare_epochs(leader_epoch, current)
+        if leader_epoch not in (NO_EPOCH, current):
+            self._refuse_epoch(leader_epoch, current)
 
-    def _compare_epochs(self, leader_epoch: int, current: int) -> None:
-        if leader_epoch in (NO_EPOCH, current):
-            return
+    def _refuse_epoch(self, leader_epoch: int, current: int) -> NoReturn:
         older = leader_epoch < current
         raise not_leader_error(
             ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -331,8 +332,10 @@ class Partition:
             LogError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH, see `check_epoch`;
                 OFFSET_NOT_AVAILABLE if only the leader can answer.
         """
-        current = None if self.replica is None else self.replica.machine.leader_epoch
-        self._compare_epochs(leader_epoch, NO_EPOCH if current is None else current)
+        known = None if self.replica is None else self.replica.machine.leader_epoch
+        current = NO_EPOCH if known is None else known
+        if leader_epoch not in (NO_EPOCH, current):
+            self._refuse_epoch(leader_epoch, current)
         is_known = offset <= self.log.log_end_offset
         if last_epoch != NO_EPOCH and self.log.log_start_offset <= offset <= self.high_watermark:
             try:
@@ -535,9 +538,11 @@ class Partition:
     @property
     def ends(self) -> PartitionEnds:
         """The offsets at which the records end that readers may see, and begin."""
-        high_watermark = self.high_watermark
-        found = (high_watermark, self.stable_offset(high_watermark), self.log.log_start_offset)
-        return _new_tuple(PartitionEnds, found)
+        high_watermark = stable_offset = self.high_watermark
+        log = self.log
+        if log.producers.transactions.first_unstable_offset is not None:
+            stable_offset = self.stable_offset(high_watermark)
+        return _new_tuple(PartitionEnds, (high_watermark, stable_offset, log.log_start_offset))
 
     def range(
         self,

@@ -13,8 +13,8 @@ import pytest
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import ConnectionConfig, Listener
-from streamlog.broker.server.connection import IN_FLIGHT_MAX, WRITE_BUFFER_BYTES
 from streamlog.broker.server.connections import Connections
+from streamlog.broker.server.request_flow import IN_FLIGHT_MAX, WRITE_BUFFER_BYTES
 from streamlog.broker.server.socket_server import Acceptor, SocketServer
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import ConfigError

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import ConnectionConfig
-from streamlog.broker.server import connection as limits
+from streamlog.broker.server import request_flow as limits
 from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.errors import ListenError

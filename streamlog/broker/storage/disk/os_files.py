@@ -1,6 +1,7 @@
 """OsFiles: the disk, behind the port `files`.
 
-Rules of this module: it is the only module of the broker that opens files.
+Rules of this module: it is the only module of the broker that opens files. It is compiled, because
+each Fetch reads a header and makes a range.
 """
 
 # ruff: noqa: D102 - the port documents the methods

@@ -221,13 +221,15 @@ class PartitionLog:
         self._high_watermark = START_OFFSET
         self.syncs_off_loop = False
         """Whether the caller syncs after every append, so that a roll need not sync."""
-        self._config = config
+        self.config = config
+        """The topic's current settings; see `configure`."""
         self._read_only = read_only
         self._segments = Segments(files, directory, name=name, config=config, read_only=read_only)
         self._disk = LogDisk(
             files, directory, name=name, read_only=read_only, log_damage=self._segments.tell
         )
-        self._start_offset = START_OFFSET
+        self.log_start_offset = START_OFFSET
+        """The first offset that can be read; all records below it are deleted."""
         self._producers = LogProducers(files, directory, self._segments)
         self.truncation = Truncation(self, self._segments, self._producers, self._disk)
         self._runs = RunAppends(
@@ -292,7 +294,7 @@ class PartitionLog:
             #    (which drops epochs behind the end), producers (which are replayed up to the end).
             # 3. `_take_over`, which may write: it is last, so that a failed opening changes little.
             log.synced = log.synced._replace(offset=recovery_point)
-            log._start_offset = log_start_offset
+            log.log_start_offset = log_start_offset
             names = names_in(files, directory) if read_only else swap.recover(files, directory).left
             log._segments.find(names, log_start_offset)
             last = log._segments.active
@@ -324,11 +326,6 @@ class PartitionLog:
                 if not defers_sync:
                     log.end_recovery()
         return log
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that can be read; all records below it are deleted."""
-        return self._start_offset
 
     def look_at_epochs(self) -> LeaderEpochHistory:
         """Read the leader epochs of a log that was opened with `read_only`.
@@ -403,11 +400,6 @@ class PartitionLog:
         return self._segments.active.base_offset
 
     @property
-    def config(self) -> TopicConfig:
-        """The topic's current settings."""
-        return self._config
-
-    @property
     def end(self) -> SegmentEnd:
         """The state of the last segment's end, for `open`."""
         return self._segments.active.end
@@ -440,7 +432,7 @@ class PartitionLog:
     @property
     def lacks_records(self) -> bool:
         """Whether the log is damaged or was repaired: other replicas may have more records."""
-        return bool(self.damage) or self.lost.first_from(self._start_offset) is not None
+        return bool(self.damage) or self.lost.first_from(self.log_start_offset) is not None
 
     def watch_damage(self, on_damage: Callable[[], None]) -> None:
         """Call `on_damage` if the log lacks records, and from any thread that finds damage."""
@@ -490,7 +482,7 @@ class PartitionLog:
         base_offset = self._segments.active.next_offset
         if origin is not AppendOrigin.COPY:
             if prepared is None:
-                prepared = validator.prepare(placed, self._config, wall_ms=wall_ms, origin=origin)
+                prepared = validator.prepare(placed, self.config, wall_ms=wall_ms, origin=origin)
             elif origin is AppendOrigin.CLIENT:
                 # Prepared before the request's transaction was verified: check again.
                 validator.check_transactional(prepared.batches)
@@ -502,7 +494,7 @@ class PartitionLog:
                 # per partition, so `appended` covers the whole piece.
                 return AppendResult(appended.first_offset, appended.last_offset, -1, 0)
             validator.assign_offsets(placed, batches, base_offset, self.epochs.current)
-            if wall_ms is not None and self._config.message_timestamp_type == LOG_APPEND_TIME:
+            if wall_ms is not None and self.config.message_timestamp_type == LOG_APPEND_TIME:
                 batches = validator.stamp(placed, batches, wall_ms=wall_ms)
         else:
             # A follower appends the leader's bytes unchanged, epochs included. The epochs are
@@ -620,7 +612,7 @@ class PartitionLog:
             LogDirectoryError: the disk refused.
         """
         end_offset = self._segments.active.next_offset
-        if not self._start_offset <= offset <= end_offset:
+        if not self.log_start_offset <= offset <= end_offset:
             with self._disk.errors:
                 # 1. A consumer has read up to offset 90; the file is damaged from offset 80 on.
                 # 2. The log ends at 80 after a restart, so 90 is "out of range".
@@ -628,7 +620,7 @@ class PartitionLog:
                 #    skip or repeat records. CorruptData stops it instead.
                 self.check_end()
             raise self._out_of_range(offset)
-        with self._disk.errors:
+        try:
             if offset == end_offset:
                 self.check_end()
                 return b""
@@ -645,8 +637,12 @@ class PartitionLog:
                     return b""
                 end = segment.position_of(before_offset)
             found = segment.range(offset, max_bytes, min_one=min_one, limit=end)
-            self.read_end_offset = segment.read_end_offset
-            return found
+        except (CorruptData, OSError):
+            # The block is entered only here: each Fetch would pay for it otherwise.
+            with self._disk.errors:
+                raise
+        self.read_end_offset = segment.read_end_offset
+        return found
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """Return offset and timestamp of the first record not older than `timestamp_ms`, if any.
@@ -656,7 +652,7 @@ class PartitionLog:
             LogDirectoryError: the disk refused.
         """
         with self._disk.errors:
-            found = self._segments.first_not_before(timestamp_ms, self._start_offset)
+            found = self._segments.first_not_before(timestamp_ms, self.log_start_offset)
         return None if found is None else (found.offset, found.timestamp_ms)
 
     def search(self, offset: int, end_offset: int) -> RecordSearch:
@@ -682,12 +678,12 @@ class PartitionLog:
             LogDirectoryError: the disk refused.
         """
         with self._disk.errors:
-            newest = self._segments.newest(self._start_offset)
+            newest = self._segments.newest(self.log_start_offset)
         return None if newest is None else (newest.offset, newest.timestamp_ms)
 
     def configure(self, config: TopicConfig) -> None:
         """Use other settings; existing segments keep theirs."""
-        self._config = self._segments.config = config
+        self.config = self._segments.config = config
 
     def advance_start(self, offset: int) -> None:
         """Move the log start to `offset`: records before it can no longer be read.
@@ -703,7 +699,7 @@ class PartitionLog:
             self.check_open()
         if not START_OFFSET <= offset <= self.log_end_offset:
             raise self._out_of_range(offset)
-        self._move_start(max(self._start_offset, offset))
+        self._move_start(max(self.log_start_offset, offset))
 
     def set_start(self, offset: int) -> None:
         """Set the start of a log that restarts at `offset`; see `Truncation.begin_restart`."""
@@ -720,7 +716,7 @@ class PartitionLog:
         """
         self.check_open()
         with self._disk.errors:
-            count = expired_segments(self._segments, self._config, wall_ms=wall_ms)
+            count = expired_segments(self._segments, self.config, wall_ms=wall_ms)
             count = min(count, self._segments.count_before(high_watermark))
             if not count:
                 return
@@ -734,7 +730,7 @@ class PartitionLog:
     @property
     def has_expired_files(self) -> bool:
         """Whether `retire` has files to rename."""
-        return self._segments.has_first_before(self._start_offset)
+        return self._segments.has_first_before(self.log_start_offset)
 
     def retire(self, *, durable_start: int | None = None) -> list[str]:
         """Rename the files of segments below the log start, which takes them out of the log.
@@ -754,7 +750,7 @@ class PartitionLog:
             # 2. Meanwhile DeleteRecords moves the start to 200.
             # 3. The checkpoint with 100 is durable. Only what lies below 100 may go: after a crash
             #    the log starts at 100 again, and files missing from there on would be damage.
-            start = self._start_offset if durable_start is None else durable_start
+            start = self.log_start_offset if durable_start is None else durable_start
             while self._segments.has_first_before(start):
                 renamed += self._segments.retire_first()
             self.epochs.trim(start)
@@ -941,7 +937,7 @@ class PartitionLog:
         self._segments.close()
 
     def _move_start(self, offset: int) -> None:
-        self._start_offset = offset
+        self.log_start_offset = offset
         self.is_touched = True
 
     def _begin_at_start(self) -> None:
@@ -951,8 +947,11 @@ class PartitionLog:
         checkpoint is durable. 2. A power cut takes the segments. 3. The log ends at 0, before its
         start: offsets 0-99 were given out, so it must continue at 100 and not reuse them.
         """
-        if self.log_end_offset < self._start_offset and self.recovery_point <= self._start_offset:
-            self._segments.begin_again(self._start_offset)
+        if (
+            self.log_end_offset < self.log_start_offset
+            and self.recovery_point <= self.log_start_offset
+        ):
+            self._segments.begin_again(self.log_start_offset)
 
     def _end(self) -> SyncedEnd:
         active = self._segments.active
@@ -1003,7 +1002,7 @@ class PartitionLog:
     def _out_of_range(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(
             f"{self.name}: offset {offset} is not in the log, which has offsets"
-            f" {self._start_offset} to {self.log_end_offset - 1}"
+            f" {self.log_start_offset} to {self.log_end_offset - 1}"
         )
 
     def _append_control(self, control: bytes, now_ms: int) -> AppendResult:
@@ -1026,7 +1025,7 @@ class PartitionLog:
                 self._segments.settle_indexes()
             self.epochs.note(self._segments.active.next_offset)
             last = self._segments.active
-            if self._rolling.due(last, self._config, size_of(data), batches, now_ms=now_ms):
+            if self._rolling.due(last, self.config, size_of(data), batches, now_ms=now_ms):
                 self._roll()
             segment = self._segments.active
             self._disk.check_linked(segment, now_ms)
@@ -1049,7 +1048,7 @@ class PartitionLog:
         if self._closed or self._disk.failure is not None or active.has_damaged_end:
             return
         if active.size_bytes and self._rolling.is_time(
-            active, self._config, active.max_timestamp_ms, now_ms=now_ms
+            active, self.config, active.max_timestamp_ms, now_ms=now_ms
         ):
             with self._disk.errors:
                 self._roll()

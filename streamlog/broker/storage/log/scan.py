@@ -7,18 +7,20 @@ Compaction keeps to it: batches without records span the offsets that it removes
 What follows an unsound batch decides what it means: if nothing sound follows, the tail is torn; a
 sound batch after it (`sound_position`) means damage in the middle. `recovery` judges.
 `Headers` walks by headers alone, and leaves the CRC to the code that decodes the records.
+
+Rule of this module: compiled, because each Fetch reads a header or two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from struct import Struct
 from typing import NamedTuple
 
 from streamlog.broker.config.broker import MESSAGE_BYTES_MAX
 from streamlog.broker.storage.disk.files import File
 from streamlog.errors import CorruptData
+from streamlog.records import header as layout
 from streamlog.records.batch import HEADER_BYTES, RecordBatch
 
 CHUNK_BYTES = 1024 * 1024
@@ -31,8 +33,12 @@ OFFSETS_MAX = 2**31
 _new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 _MAGIC = b"\x02"
 _MAGIC_AT = 16
-# base offset, length, leader epoch, magic, last offset delta, maximum timestamp, count of records
-_HEADER = Struct(">qiib6xi8xq14xi")
+
+# C integers when compiled.
+_MAGIC_NUMBER = 2
+_HEADER_BYTES = HEADER_BYTES
+_PREFIX_BYTES = PREFIX_BYTES
+_BATCH_BYTES_MAX = MESSAGE_BYTES_MAX
 
 
 class Header(NamedTuple):
@@ -80,20 +86,22 @@ class Headers:
 
 
 def _read_header(data: bytes, at: int, position: int, next_offset: int) -> Header:
-    if len(data) - at < HEADER_BYTES:
+    if len(data) - at < _HEADER_BYTES:
         raise CorruptData(f"{len(data) - at} bytes are left, too few for a batch header")
-    base_offset, length, epoch, magic, delta, max_timestamp_ms, count = _HEADER.unpack_from(
-        data, at
+    base_offset, length, epoch, magic, _, _, delta, _, max_timestamp_ms, _, _, _, count = (
+        layout.read_header(data, at)
     )
     # The three checks in one: this runs for every batch of a walk, and the reason is only
     # worked out for the message.
-    if base_offset != next_offset or magic != _MAGIC[0] or delta < 0:
+    if base_offset != next_offset or magic != _MAGIC_NUMBER or delta < 0:
         raise CorruptData(_unsound(base_offset, magic, delta, next_offset))
-    size_bytes = length + PREFIX_BYTES
-    if not HEADER_BYTES <= size_bytes <= MESSAGE_BYTES_MAX:
+    size_bytes = length + _PREFIX_BYTES
+    if not _HEADER_BYTES <= size_bytes <= _BATCH_BYTES_MAX:
         raise CorruptData(f"the batch claims a length of {length} bytes")
     newest_ms = max_timestamp_ms if count else -1
-    found = (position, base_offset, base_offset + delta + 1, size_bytes, newest_ms, epoch)
+    # By the offset that was asked for, which is equal, and Python's: that of the header is a C
+    # integer, which would overflow at its end.
+    found = (position, next_offset, next_offset + delta + 1, size_bytes, newest_ms, epoch)
     return _new_tuple(Header, found)
 
 
@@ -104,7 +112,7 @@ def _check_room(header: Header, end: int) -> None:
 
 
 def _unsound(base_offset: int, magic: int, delta: int, next_offset: int) -> str:
-    if magic != _MAGIC[0]:
+    if magic != _MAGIC_NUMBER:
         return f"the batch has format v{magic} instead of v2"
     if delta < 0:
         return f"the batch has last offset delta {delta}"
@@ -117,8 +125,11 @@ def header_at(file: File, position: int, base_offset: int, *, end: int) -> Heade
     Raises:
         CorruptData: there is no such batch.
     """
-    data = file.read(HEADER_BYTES, position)
-    header = _read_header(data, 0, position, base_offset)
+    return _header_at(file, position, base_offset, end)
+
+
+def _header_at(file: File, position: int, base_offset: int, end: int) -> Header:
+    header = _read_header(file.read(HEADER_BYTES, position), 0, position, base_offset)
     _check_room(header, end)
     return header
 
@@ -140,7 +151,7 @@ def last_whole(
         # batch does not fit: a reader that asks for 16 KB of batches of 16 KB needs no walk.
         if first.size_bytes >= chunk_bytes:
             chunk_bytes = HEADER_BYTES
-            following = header_at(file, position, first.next_offset, end=log_end)
+            following = _header_at(file, position, first.next_offset, log_end)
             position += following.size_bytes
             if position > end:
                 return first, following
@@ -232,12 +243,12 @@ def _sound_at(file: File, position: int, end: int, offsets: range) -> int | None
     head = file.read(HEADER_BYTES, position)
     if len(head) < HEADER_BYTES:
         return None
-    base_offset, length, _, _, delta, _, _ = _HEADER.unpack_from(head)
-    size_bytes = length + PREFIX_BYTES
+    base_offset, length, _, _, _, _, delta, _, _, _, _, _, _ = layout.read_header(head, 0)
+    size_bytes = length + _PREFIX_BYTES
     if (
         base_offset not in offsets
         or delta < 0
-        or not HEADER_BYTES <= size_bytes <= MESSAGE_BYTES_MAX
+        or not _HEADER_BYTES <= size_bytes <= _BATCH_BYTES_MAX
     ):
         return None
     if size_bytes > end - position:

@@ -458,7 +458,8 @@ class Segments:
                 f"{self._name}: offsets before {self._bases[0]} are missing: that is where the"
                 f" first file in {self._directory} begins"
             )
-        return self._load_segment(number)
+        segment = self._chain[number]
+        return segment if segment.loaded else self._load_segment(number)
 
     def segments_from(self, offset: int) -> Iterator[Segment]:
         """Iterate over the segments from the one that contains `offset` on, or over all of them."""
