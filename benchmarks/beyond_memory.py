@@ -56,6 +56,23 @@ class Total(msgspec.Struct):
     amount: int
 
 
+class Sums:
+    """What there has to be of each key.
+
+    In numbers, not in objects that the garbage collector walks in the time of the task.
+    """
+
+    def __init__(self) -> None:
+        self._events: dict[int, int] = {}
+        self._amounts: dict[int, int] = {}
+
+    def after(self, key: int) -> Total:
+        """What there has to be after one more record of the key."""
+        events = self._events[key] = self._events.get(key, 1) + 1
+        amount = self._amounts[key] = self._amounts.get(key, 100) + key % 100
+        return Total(events, amount)
+
+
 async def figures(directory: Path, _: int) -> AsyncIterator[Reading]:
     """What a record costs with KEYS rows on disk, and how much of that RocksDB's threads take."""
     name = f"a record of a task with {KEYS:,} rows on disk"
@@ -83,7 +100,7 @@ def costs_us(directory: Path, count: int) -> tuple[float, float]:
     sub, budget = app.topology().subtopologies[0], RocksBudget()
     front = DeferredStore(_filled(directory, count, _progress(sub), budget), budget.waiting)
     task = Task(sub, TaskId(0, 0), partitions={"events": 1}, store=front, caches=budget.caches)
-    chance, sums = random.Random(7), dict[int, tuple[int, int]]()  # noqa: S311 - no secret
+    chance, sums = random.Random(7), Sums()  # noqa: S311 - no secret
     before_s = _others_s()
     own_s = sum(
         _round(task, number, [chance.randrange(count) for _ in range(COMMIT_RECORDS)], sums)
@@ -131,7 +148,7 @@ def _filled(directory: Path, count: int, progress: Change, budget: RocksBudget) 
     return store
 
 
-def _round(task: Task, number: int, keys: list[int], sums: dict[int, tuple[int, int]]) -> float:
+def _round(task: Task, number: int, keys: list[int], sums: Sums) -> float:
     """CPU of this thread for the records of a commit, and for the commit.
 
     Raises:
@@ -151,10 +168,9 @@ def _round(task: Task, number: int, keys: list[int], sums: dict[int, tuple[int, 
     took_s = time.thread_time() - began_s
     results = [value for outbox in outboxes for batch in outbox.writes for value in batch.values]
     for key, result in zip(keys, results, strict=True):
-        events, amount = sums.get(key, (1, 100))
-        sums[key] = events + 1, amount + key % 100
-        if msgspec.json.decode(result or b"", type=Total) != Total(*sums[key]):
-            message = f"key {key} has {result!r}, and not {sums[key]}"
+        expected = sums.after(key)
+        if msgspec.json.decode(result or b"", type=Total) != expected:
+            message = f"key {key} has {result!r}, and not {expected}"
             raise RuntimeError(message)
     return took_s
 
