@@ -294,6 +294,7 @@ class Broker:
             connect=member.connect,
             submit=member.ask,
             strict=directory.config.flush == FLUSH_ALWAYS,
+            turn=self.turn,
         )
         return replicas, ReplicaFetches(
             replicas, self._partitions, clock=self._clock, alarm=self._timer, turn=self.turn

@@ -30,6 +30,7 @@ from streamlog.broker.replication.replica_state import Diverging, OutstandingFet
 from streamlog.errors import ConnectionLost, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.produce_and_fetch import (
+    FetchableTopicResponse,
     FetchingReplica,
     FetchPartition,
     FetchRequest,
@@ -42,6 +43,7 @@ from streamlog.protocol.schema import one_buffer
 
 if TYPE_CHECKING:
     from streamlog.broker.config.cluster import ReplicationConfig
+    from streamlog.broker.future_responses import Turn
     from streamlog.broker.replication.partition_replica import PartitionReplica
     from streamlog.broker.replication.replication_quota import ReplicationQuota
     from streamlog.clock import Clock
@@ -74,6 +76,7 @@ class ReplicaFetcher:
         clock: Clock,
         topic_id: Callable[[str], bytes | None],
         quota: ReplicationQuota,
+        turn: Turn,
     ) -> None:
         """Make a fetcher, which fetches nothing before `run`.
 
@@ -85,6 +88,7 @@ class ReplicaFetcher:
             clock: the time, for the quota.
             topic_id: the id of a topic; None if the topic was deleted.
             quota: the quota of throttled replicas, which all fetchers of this broker share.
+            turn: the broker's; what an answer appends is synced at its end.
         """
         self.leader = leader
         self._leader_broker_epoch = leader_broker_epoch
@@ -93,6 +97,7 @@ class ReplicaFetcher:
         self._clock = clock
         self._topic_id = topic_id
         self._quota = quota
+        self._turn = turn
         self._candidates: set[PartitionReplica] = set()
         self._session: LeaderSession[PartitionReplica] = LeaderSession()
         self._contact = LeaderContact(clock.now_ms())
@@ -234,12 +239,9 @@ class ReplicaFetcher:
             return False
         continues = session.on_response(response.session_id)
         self._contact.answered_ms = self._clock.now_ms()
-        for topic in response.responses:
-            for data in topic.partitions:
-                open_fetch = session.take((topic.topic_id, data.partition_index))
-                if open_fetch is not None:
-                    self._answered.append(open_fetch[0])
-                    self._deliver(*open_fetch, data)
+        with self._turn:
+            for topic in response.responses:
+                self._deliver_topic(topic)
         # A leader without sessions has answered all fetches, or has lost some.
         return continues or not (session.session_id or session.has_open_fetches)
 
@@ -252,6 +254,13 @@ class ReplicaFetcher:
             _log.info("fetching from broker %d succeeds again", self.leader)
         else:
             _log.info("fetching from broker %d fails: %s", self.leader, trouble)
+
+    def _deliver_topic(self, topic: FetchableTopicResponse) -> None:
+        for data in topic.partitions:
+            open_fetch = self._session.take((topic.topic_id, data.partition_index))
+            if open_fetch is not None:
+                self._answered.append(open_fetch[0])
+                self._deliver(*open_fetch, data)
 
     def _deliver(
         self, replica: PartitionReplica, asked: OutstandingFetch, data: PartitionData

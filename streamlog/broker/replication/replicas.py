@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
+from streamlog.broker.future_responses import Turn
 from streamlog.broker.replication.partition_replica import PartitionReplica, ReplicaNode
 from streamlog.broker.replication.replica_fetcher import Connect, ReplicaFetcher
 from streamlog.broker.replication.replica_state import NO_EPOCH
@@ -178,6 +179,7 @@ class Replicas:
         connect: Connect,
         submit: Submit,
         strict: bool = True,
+        turn: Turn | None = None,
     ) -> None:
         """Make the replicas of a broker, which has none before `apply`.
 
@@ -190,6 +192,7 @@ class Replicas:
             connect: opens a connection to a broker.
             submit: sends a request to the active controller.
             strict: whether only synced records count (`flush=always`).
+            turn: the broker's, at whose end syncs begin.
         """
         self.node = ReplicaNode(
             broker_id=node[0],
@@ -214,6 +217,7 @@ class Replicas:
         self._config = config
         self._topic_id = topic_id
         self._connect = connect
+        self._turn = Turn() if turn is None else turn
         self._isr_changes = AlterPartitionRequests(submit, topic_id=topic_id)
         self._replicas: dict[tuple[str, int], PartitionReplica] = {}
         self._dropped = 0
@@ -362,6 +366,7 @@ class Replicas:
                 clock=self._clock,
                 topic_id=self._topic_id,
                 quota=self.follower_quota,
+                turn=self._turn,
             )
             if self._group is not None:
                 self._group.create_task(fetcher.run())
