@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from streamlog.metrics.registry import Look
     from streamlog.protocol.messages.broker_registration import RegisteredListener
     from streamlog.protocol.schema import Message
-    from streamlog.transport.client_connection import Transport
+    from streamlog.transport.client_connection import PromptTransport
 
 
 def recover_records(directory: LogDirectory) -> Iterator[MetadataRecord]:
@@ -373,7 +373,7 @@ class ClusterNode:
             raise ConnectionLost(f"this broker is not in a cluster and knows no broker {node_id}")
         return await self._connections.registry.call(node_id, request, timeout_ms=timeout_ms)
 
-    async def connect(self, node_id: int) -> Transport:
+    async def connect(self, node_id: int) -> PromptTransport:
         """Open a connection to another broker; the caller is its only user.
 
         Raises:

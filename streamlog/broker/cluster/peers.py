@@ -29,7 +29,7 @@ from streamlog.protocol.scram import (
     ScramCredential,
     ScramMechanism,
 )
-from streamlog.transport.client_connection import TcpTransport, Transport
+from streamlog.transport.client_connection import PromptTransport, TcpTransport, Transport
 from streamlog.transport.security import Security
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class BrokerPeers:
             await self._give_up(node_id, transport)
             raise
 
-    async def connect(self, node_id: int, *, timeout_ms: int) -> Transport:
+    async def connect(self, node_id: int, *, timeout_ms: int) -> PromptTransport:
         """Open a connection to a broker; the caller is its only user and closes it.
 
         Raises:
@@ -237,7 +237,9 @@ class BrokerPeers:
             for node_id, (_, transport) in self._connections.items():
                 stack.push_async_callback(self._give_up, node_id, transport)
 
-    async def _connect_to_node(self, node_id: int, address: Address, timeout_ms: int) -> Transport:
+    async def _connect_to_node(
+        self, node_id: int, address: Address, timeout_ms: int
+    ) -> PromptTransport:
         try:
             return await TcpTransport.connect(
                 *address,

@@ -1,10 +1,14 @@
-"""ReplicaFetcher: the loop that fetches from one leader broker for the followers here.
+"""ReplicaFetcher: fetches from one leader broker for the followers here.
 
 A request names the partitions that fetch from another position than before, and the next one is
 sent after its response. The leader remembers the others (`replica_sessions`, KIP-227), and a
 response has only partitions with news: an idle partition costs nothing. The fetched records are
 synced in between: the next fetch offset confirms to the leader that they are on this disk. A leader
 without news holds the request for a while.
+
+Producers that wait for all replicas wait for two turns of this broker (`Turn`): one takes the
+answer, appends, and begins the sync; the next one, after the sync, sends the next request. A task
+(`run`) only connects, and begins again after failures.
 
 Rules of this module: every follower gets the answer to its fetch, or learns that there is none.
 While a session lasts, a fetch without an answer is open. A broker that can't be reached is tried
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -27,7 +32,7 @@ from streamlog.broker.replication.follower_replica import parse_fetched_batches
 from streamlog.broker.replication.partition_replica import LeaderContact
 from streamlog.broker.replication.replica_sessions import Key, LeaderSession
 from streamlog.broker.replication.replica_state import Diverging, OutstandingFetch
-from streamlog.errors import ConnectionLost, StreamlogError
+from streamlog.errors import ConnectionLost, RequestTimedOut, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.produce_and_fetch import (
     FetchableTopicResponse,
@@ -47,7 +52,7 @@ if TYPE_CHECKING:
     from streamlog.broker.replication.partition_replica import PartitionReplica
     from streamlog.broker.replication.replication_quota import ReplicationQuota
     from streamlog.clock import Clock
-    from streamlog.transport.client_connection import Transport
+    from streamlog.transport.client_connection import Outcome, PromptAnswer, PromptTransport
 
 RETRY_S = 0.05
 """The pause after a first failure, in seconds; it doubles with each further one."""
@@ -55,7 +60,11 @@ RETRY_S_MAX = 1.0
 THROTTLE_S_MAX = 1.0
 """The longest pause of a throttled replica, in seconds: the quota may change meanwhile."""
 
-Connect = Callable[[int], Awaitable["Transport"]]
+LATE_S = 0.1
+"""The pause in seconds before a request that is due for too long is given up: after a stop of this
+process its timers may be due before it has read its sockets."""
+
+Connect = Callable[[int], Awaitable["PromptTransport"]]
 """Opens a connection to a broker. Raises StreamlogError if it can't be reached."""
 
 Fetches: TypeAlias = "dict[Key, tuple[PartitionReplica, OutstandingFetch]]"
@@ -88,7 +97,7 @@ class ReplicaFetcher:
             clock: the time, for the quota.
             topic_id: the id of a topic; None if the topic was deleted.
             quota: the quota of throttled replicas, which all fetchers of this broker share.
-            turn: the broker's; what an answer appends is synced at its end.
+            turn: the broker's turns, in which requests are sent and answered.
         """
         self.leader = leader
         self._leader_broker_epoch = leader_broker_epoch
@@ -111,61 +120,190 @@ class ReplicaFetcher:
         """Why the last request failed, as logged; None if it succeeded."""
         self._timers: dict[PartitionReplica, asyncio.TimerHandle] = {}
         self._wake = asyncio.Event()
-        self._transport: Transport | None = None
-        self._patience: asyncio.Timeout | None = None
-        """The time-out of the open request, which a new registration of the leader ends."""
+        """Wakes `run`."""
+        self._transport: PromptTransport | None = None
+        self._is_going = False
+        """Whether turns send requests; if not, `run` first has to connect, or to wait."""
+        self._is_scheduled = False
+        """Whether a look for the next request is left to the end of this turn."""
+        self._open: PromptAnswer | None = None
+        """The answer of the open request."""
+        self._asked_s = 0.0
+        """When the newest request was sent, by the event loop's clock."""
+        self._alarm: asyncio.TimerHandle | None = None
+        """Looks for a request that is open for too long."""
+        self._overdue: PromptAnswer | None = None
+        """The open request if it was too old at the last look."""
+        self._has_failed = self._is_lost = False
+        """Whether the last request has failed, and whether the connection is of no more use."""
+        self._pause_s = RETRY_S
+        """The pause after the next failure."""
+        self._fault: Exception | None = None
+        """An error that no peer and no disk explains, which ends the broker."""
 
     def on_registered(self, leader_broker_epoch: int) -> None:
         """Give up the open request if the leader has registered again, after a restart."""
         if leader_broker_epoch == self._leader_broker_epoch:
             return
         self._leader_broker_epoch = leader_broker_epoch
-        # A deadline in the past ends the request with TimeoutError, see `_ask`.
-        if self._patience is not None:
-            self._patience.reschedule(asyncio.get_running_loop().time())
+        if self._open is not None:
+            self._open.pass_on(ConnectionLost("the broker was restarted and has lost the request"))
 
     def add(self, replica: PartitionReplica) -> None:
         """Fetch for a replica, if it has something to fetch."""
         self._candidates.add(replica)
-        self._wake.set()
+        self._go_on_soon()
 
     def forget(self, replica: PartitionReplica) -> None:
         """Fetch no more for a replica that has another leader, or has ended."""
         self._candidates.discard(replica)
         self._session.forget(replica)
-        self._wake.set()
+        self._go_on_soon()
 
     def look_again(self) -> None:
         """Check again what to fetch: a replica whose sync delayed the others may have left."""
-        self._wake.set()
+        self._go_on_soon()
 
     async def run(self) -> None:
         """Fetch until cancelled."""
-        pause_s = RETRY_S
         try:
             while True:
-                if not self._session.has_open_fetches or self._is_syncing():
-                    await self._wake.wait()
+                await self._wake.wait()
                 self._wake.clear()
-                if self._is_syncing():
-                    continue
-                asked = self._next()
-                session = self._session
-                if not (asked or session.has_open_fetches or session.has_gone):
-                    continue
-                if await self._fetch(asked):
-                    pause_s = RETRY_S
-                    continue
-                self._end_session()
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, RETRY_S_MAX)
-                self._wake.set()
+                if self._fault is not None:
+                    raise self._fault
+                if self._has_failed:
+                    await self._recover()
+                elif self._has_work:
+                    await self._begin()
         finally:
-            for timer in self._timers.values():
-                timer.cancel()
-            self._timers.clear()
+            self._stop()
             self._end_session()  # After a cancellation, too.
             await self._disconnect()
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether there may be something to ask for."""
+        session = self._session
+        return bool(self._candidates) or session.has_open_fetches or session.has_gone
+
+    async def _begin(self) -> None:
+        """Connect, or authenticate again; from then on turns send requests."""
+        try:
+            if self._transport is None:
+                self._transport = await self._connect(self.leader)
+            await self._transport.renew(self._config.socket_timeout_ms)
+        except (StreamlogError, OSError) as error:
+            self._log_trouble(str(error))
+            self._fail(is_lost=True)
+            return
+        self._is_going = True
+        self._go_on()
+
+    async def _recover(self) -> None:
+        """Begin another session after a pause, with another connection if this one is lost."""
+        if self._is_lost:
+            await self._disconnect()
+        self._end_session()
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, RETRY_S_MAX)
+        self._has_failed = self._is_lost = False
+        self._wake.set()
+
+    def _fail(self, *, is_lost: bool) -> None:
+        """Send no more requests until `run` has recovered."""
+        self._is_going = False
+        self._has_failed, self._is_lost = True, is_lost
+        self._wake.set()
+
+    def _stop(self) -> None:
+        """Cancel what would run later."""
+        self._is_going = False
+        if self._open is not None:
+            self._open.cancel()
+            self._open = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    # ---- turns ----
+
+    def _go_on_soon(self) -> None:
+        """Send the next request at the end of this turn."""
+        if not self._is_going:
+            self._wake.set()
+        elif self._open is None and not self._is_scheduled:
+            self._is_scheduled = True
+            self._turn.later(self._go_on)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Run a step of a turn, whose caller can do nothing about an error in it."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - `run` raises it, or nothing would be fetched
+            self._fault, self._is_going = error, False
+            self._wake.set()
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        self._guarded(self._ask)
+
+    def _ask(self) -> None:
+        """Send the next request, if there is one to send now."""
+        transport = self._transport
+        if transport is None or not self._is_going or self._open is not None:
+            return
+        if not self._has_work or self._is_syncing():
+            return
+        if transport.needs_renewal:
+            self._is_going = False
+            self._wake.set()
+            return
+        asked = self._next()
+        session = self._session
+        if asked or session.has_open_fetches or session.has_gone:
+            self._send(transport, self._request(asked, session.name(asked)))
+
+    def _send(self, transport: PromptTransport, request: FetchRequest) -> None:
+        try:
+            self._open = transport.begin(request, self._on_outcome)
+        except StreamlogError as error:
+            self._on_outcome(error)
+            return
+        loop = asyncio.get_running_loop()
+        self._asked_s = loop.time()
+        # One timer for many requests: to set one for each would cost as much as to send it.
+        if self._alarm is None:
+            self._alarm = loop.call_later(self._patience_s, self._look_at_open)
+
+    @property
+    def _patience_s(self) -> float:
+        return self._config.socket_timeout_ms / 1000
+
+    def _look_at_open(self) -> None:
+        """Give up the open request if its leader has not answered for too long."""
+        self._alarm = None
+        answer = self._open
+        if answer is None:
+            return  # The next request sets the timer again.
+        loop = asyncio.get_running_loop()
+        left_s = self._asked_s + self._patience_s - loop.time()
+        if left_s <= 0 and self._overdue is answer:
+            timeout_ms = self._config.socket_timeout_ms
+            late = f"it did not answer Fetch within {timeout_ms} ms: it is overloaded, or stopped"
+            answer.pass_on(RequestTimedOut(late))
+            return
+        if left_s <= 0:
+            self._overdue, left_s = answer, LATE_S
+        self._alarm = loop.call_later(left_s, self._look_at_open)
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        """Take the outcome of the open request, in a turn of its own."""
+        self._open = self._overdue = None
+        with self._turn:
+            self._guarded(partial(self._take, outcome))
 
     def _is_syncing(self) -> bool:
         """Whether a replica has records of the last response that are not on disk yet.
@@ -224,26 +362,27 @@ class ReplicaFetcher:
                 self._follower = fetch.fetch.broker, fetch.fetch.broker_epoch
         return asked
 
-    async def _fetch(self, asked: Fetches) -> bool:
-        """Send a request and pass on the answers; return whether the session continues."""
-        session = self._session
-        request = self._request(asked, session.name(asked))
-        try:
-            response = await self._ask(request)
-        except (StreamlogError, OSError) as error:
-            self._log_trouble(str(error))
-            await self._disconnect()
-            return False
+    def _take(self, outcome: Outcome) -> None:
+        """Pass on the answers in a response, and send the next request."""
+        if isinstance(outcome, StreamlogError):
+            self._log_trouble(str(outcome))
+            self._fail(is_lost=True)
+            return
         self._log_trouble(None)
-        if response is None:
-            return False
-        continues = session.on_response(response.session_id)
+        session = self._session
+        if not isinstance(outcome, FetchResponse) or outcome.error_code:
+            self._fail(is_lost=False)
+            return
+        continues = session.on_response(outcome.session_id)
         self._contact.answered_ms = self._clock.now_ms()
-        with self._turn:
-            for topic in response.responses:
-                self._deliver_topic(topic)
+        for topic in outcome.responses:
+            self._deliver_topic(topic)
         # A leader without sessions has answered all fetches, or has lost some.
-        return continues or not (session.session_id or session.has_open_fetches)
+        if continues or not (session.session_id or session.has_open_fetches):
+            self._pause_s = RETRY_S
+            self._go_on_soon()
+        else:
+            self._fail(is_lost=False)
 
     def _log_trouble(self, trouble: str | None) -> None:
         """Log once why fetches from the leader fail, and once that they succeed again."""
@@ -279,22 +418,6 @@ class ReplicaFetcher:
         else:
             replica.lose_contact()
             self._add_later(replica)
-
-    async def _ask(self, request: FetchRequest) -> FetchResponse | None:
-        """Send a request; return its response, None if it was refused."""
-        if self._transport is None:
-            self._transport = await self._connect(self.leader)
-        timeout_ms = self._config.socket_timeout_ms
-        try:
-            async with asyncio.timeout(None) as self._patience:
-                response = await self._transport.call(request, timeout_ms=timeout_ms)
-        except TimeoutError:
-            raise ConnectionLost("the broker was restarted and has lost the request") from None
-        finally:
-            self._patience = None
-        if not isinstance(response, FetchResponse) or response.error_code:
-            return None
-        return response
 
     def _apply_answer(
         self, replica: PartitionReplica, asked: OutstandingFetch, data: PartitionData

@@ -32,6 +32,7 @@ from streamlog.protocol.messages.produce_and_fetch import (
     ProduceResponse,
 )
 from streamlog.protocol.schema import Message
+from streamlog.transport.client_connection import Outcome, PromptAnswer
 from tests.broker.node import batch, context, produce_request
 
 TOPIC_ID = bytes(range(16))
@@ -96,7 +97,7 @@ class ReplicatingNode:
             self.broker.directory,
             node=(self.id, self.life),
             clock=self.broker.clock,
-            config=ReplicationConfig(lag_time_max_ms=LAG_MS),
+            config=self._cluster.replication,
             topic_id=lambda _: TOPIC_ID,
             connect=partial(self._cluster.connect, self),
             submit=self._cluster.submit,
@@ -208,18 +209,33 @@ class _Wire:
         self._cluster = cluster
         self._ends = ends
         self._life = ends[1].life
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def call(
-        self, request: Message, *, timeout_ms: int, version_max: int | None = None
-    ) -> Message:
+    @property
+    def needs_renewal(self) -> bool:
+        return self._cluster.must_renew
+
+    async def renew(self, timeout_ms: int) -> None:
+        self._cluster.must_renew = False
+
+    def begin(self, request: Message, then: Callable[[Outcome], object]) -> PromptAnswer:
         assert isinstance(request, FetchRequest)
-        async with asyncio.timeout(timeout_ms / 1000):
-            try:
-                return await self._answer(request)
-            except ConnectionLost:
-                if not self._ends[1].was_silent_in(self._life):
-                    raise
-                return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+        assert not self.needs_renewal
+        answer = PromptAnswer(then)
+        task = asyncio.ensure_future(self._pass_on(request, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return answer
+
+    async def _pass_on(self, request: FetchRequest, answer: PromptAnswer) -> None:
+        try:
+            response = await self._answer(request)
+            if self._ends[1].id not in self._cluster.silent:
+                answer.pass_on(response)
+        except ConnectionLost as lost:
+            # A broker without power closes no connection: nothing is heard of it any more.
+            if not self._ends[1].was_silent_in(self._life):
+                answer.pass_on(lost)
 
     async def _answer(self, request: FetchRequest) -> Message:
         self._cluster.check(*self._ends)
@@ -229,11 +245,17 @@ class _Wire:
         self._cluster.check(*self._ends)
         return answer
 
+    async def call(
+        self, request: Message, *, timeout_ms: int, version_max: int | None = None
+    ) -> Message:
+        raise NotImplementedError
+
     async def send(self, request: Message, *, version_max: int | None = None) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Do nothing: no socket is open."""
+        for task in [*self._tasks]:
+            task.cancel()
 
     def version(self, api_key: int) -> int:
         raise NotImplementedError
@@ -245,7 +267,15 @@ class _Wire:
 class Cluster:
     """The nodes, and the leader and in-sync replicas that a controller has committed."""
 
-    def __init__(self, *, min_insync: int = 2, count: int = 3, **configs: str) -> None:
+    def __init__(
+        self,
+        *,
+        min_insync: int = 2,
+        count: int = 3,
+        replication: ReplicationConfig | None = None,
+        **configs: str,
+    ) -> None:
+        self.replication = replication or ReplicationConfig(lag_time_max_ms=LAG_MS)
         self.configs = {"min.insync.replicas": str(min_insync), **configs}
         self.nodes = [ReplicatingNode(self, node_id) for node_id in range(count)]
         self.isr = tuple(range(count))
@@ -254,6 +284,11 @@ class Cluster:
         self.partition_epoch = 0
         self.offset = 0
         self.cut_off: set[int] = set()
+        self.silent: set[int] = set()
+        """Nodes whose answers to followers get lost, on connections that stay open."""
+        self.must_renew = False
+        """Whether followers have to authenticate again before their next request."""
+        self.connects = 0
 
     async def __aenter__(self) -> Self:
         for node in self.nodes:
@@ -304,6 +339,7 @@ class Cluster:
             node.apply(state, self.offset, OTHER)
 
     async def connect(self, source: ReplicatingNode, node_id: int) -> _Wire:
+        self.connects += 1
         ends = (source, self.nodes[node_id])
         self.check(*ends)
         return _Wire(self, ends)

@@ -1,0 +1,63 @@
+"""ReplicaFetcher: leaders that do not answer, sessions that end, and errors nothing explains."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from streamlog.broker.config.cluster import ReplicationConfig
+from tests.broker.replication.cluster import LAG_MS, Cluster
+
+
+def test_a_leader_that_does_not_answer_is_asked_again_over_another_connection() -> None:
+    config = ReplicationConfig(lag_time_max_ms=60_000, fetch_wait_max_ms=10, socket_timeout_ms=50)
+
+    async def main() -> None:
+        async with Cluster(replication=config) as cluster:
+            leader = cluster.nodes[0]
+            await leader.produce(b"first")
+            cluster.silent.add(0)
+            waiting = leader.produce(b"second")
+            connects = cluster.connects
+            await cluster.until(lambda: cluster.connects >= connects + 2)
+            assert not waiting.done()
+            cluster.silent.clear()
+            assert (await waiting).base_offset == 1
+
+    asyncio.run(main())
+
+
+def test_a_follower_authenticates_again_before_its_next_request() -> None:
+    async def main() -> None:
+        async with Cluster() as cluster:
+            leader = cluster.nodes[0]
+            await leader.produce(b"first")
+            connects = cluster.connects
+            # `Cluster` refuses requests of a session that has ended.
+            cluster.must_renew = True
+            assert (await leader.produce(b"second")).error_code == 0
+            await cluster.until(lambda: not cluster.must_renew)
+            assert cluster.connects == connects
+
+    asyncio.run(main())
+
+
+def test_an_error_that_nothing_explains_ends_the_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with Cluster(replication=ReplicationConfig(lag_time_max_ms=LAG_MS)) as cluster:
+            leader, follower, _ = cluster.nodes
+            await leader.produce(b"first")
+
+            def fail(*_: object, **__: object) -> None:
+                raise ZeroDivisionError
+
+            monkeypatch.setattr(follower.partition.log, "append", fail)
+            leader.produce(b"second", acks=1)
+            with pytest.raises(ExceptionGroup) as raised:
+                await follower._task
+            assert raised.group_contains(ZeroDivisionError)
+
+    asyncio.run(main())
