@@ -271,7 +271,8 @@ class ProduceRequests:
             self.delayed -= 1
 
         self.delayed += 1
-        response.add_done_callback(on_done)
+        # Prompt: a callback of the event loop would cost each request another iteration.
+        response.when_done(on_done)
         when_done(durable, lambda _: try_answer())
         commits.begin(try_answer)
         return response
