@@ -70,6 +70,9 @@ if TYPE_CHECKING:
 
 ANY_BYTES = 1
 """The bytes that a follower waits for: anything new completes its fetch."""
+SOON_MS = 500
+"""How long a high watermark that has risen may wait for records to go along with. A follower that
+is idle allows more, see `replica_fetcher`."""
 _SESSION_IDS = 2**31 - 1
 
 
@@ -288,8 +291,8 @@ class ReplicaFetches:
             self.on_progress(topic, partition)
             return
         self._delayed.on_append(topic, partition, ANY_BYTES)
-        for _ in self._make_due(topic, partition):
-            pass
+        for session in self._make_due(topic, partition):
+            self._hasten(session)
 
     def _make_due(self, topic: str, partition: int) -> Iterator[_Session]:
         """Note that there may be news of a partition; yield the sessions that contain it."""
@@ -373,6 +376,8 @@ class ReplicaFetches:
             return response
         answer: PromptFuture[Message] = PromptFuture()
         wait_ms = min(request.max_wait_ms, FETCH_WAIT_MS_MAX, held_ms or FETCH_WAIT_MS_MAX)
+        if session.due or session.unsettled:
+            wait_ms = min(wait_ms, SOON_MS)
         session.waiting = _Waiting(request, answer, now_ms + wait_ms)
         self._alarm(now_ms + wait_ms)
         return answer
@@ -490,6 +495,17 @@ class ReplicaFetches:
         """Judge fetches again with the next request, because the in-sync set may have changed."""
         for session, key in self._sessions.watching((topic, partition)):
             session.unsettled[key] = None
+            self._hasten(session)
+
+    def _hasten(self, session: _Session) -> None:
+        """Answer a waiting request soon: there is something to tell, or to judge anew."""
+        waiting = session.waiting
+        if waiting is None or waiting.request.max_wait_ms <= SOON_MS:
+            return
+        soon_ms = self._clock.now_ms() + SOON_MS
+        if waiting.deadline_ms > soon_ms:
+            waiting.deadline_ms = soon_ms
+            self._alarm(soon_ms)
 
     # ---- fetches ----
 

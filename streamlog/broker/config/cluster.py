@@ -199,8 +199,8 @@ class ReplicationConfig:
         500,
         NamedSetting(
             "replica.fetch.wait.max.ms",
-            "How long a leader delays the response to a follower that has everything. Less than"
-            " replica.lag.time.max.ms.",
+            "How long a leader delays the response to a follower that has everything; up to four"
+            " times as long while nothing changes. Less than replica.lag.time.max.ms.",
             "ms",
             is_dynamic=False,
         ),

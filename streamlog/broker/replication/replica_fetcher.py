@@ -60,6 +60,10 @@ RETRY_S_MAX = 1.0
 THROTTLE_S_MAX = 1.0
 """The longest pause of a throttled replica, in seconds: the quota may change meanwhile."""
 
+IDLE_WAITS = 4
+"""How much longer a leader may hold a request if the last response had no news."""
+IDLE_ASKS = 4
+"""How often a follower without news asks, at least, within the time after which it would lag."""
 LATE_S = 0.1
 """The pause in seconds before a request that is due for too long is given up: after a stop of this
 process its timers may be due before it has read its sockets."""
@@ -126,6 +130,8 @@ class ReplicaFetcher:
         """Whether turns send requests; if not, `run` first has to connect, or to wait."""
         self._is_scheduled = False
         """Whether a look for the next request is left to the end of this turn."""
+        self._is_idle = False
+        """Whether the last response had no news."""
         self._open: PromptAnswer | None = None
         """The answer of the open request."""
         self._asked_s = 0.0
@@ -262,6 +268,8 @@ class ReplicaFetcher:
             self._wake.set()
             return
         asked = self._next()
+        if asked:
+            self._is_idle = False
         session = self._session
         if asked or session.has_open_fetches or session.has_gone:
             self._send(transport, self._request(asked, session.name(asked)))
@@ -375,6 +383,7 @@ class ReplicaFetcher:
             return
         continues = session.on_response(outcome.session_id)
         self._contact.answered_ms = self._clock.now_ms()
+        self._is_idle = not outcome.responses
         for topic in outcome.responses:
             self._deliver_topic(topic)
         # A leader without sessions has answered all fetches, or has lost some.
@@ -484,7 +493,7 @@ class ReplicaFetcher:
             replica_id=broker,
             replica_state=FetchingReplica(replica_id=broker, replica_epoch=broker_epoch),
             # A request that only ends fetches has nothing to wait for.
-            max_wait_ms=self._config.fetch_wait_max_ms if self._session.has_open_fetches else 0,
+            max_wait_ms=self._wait_ms() if self._session.has_open_fetches else 0,
             min_bytes=1,
             max_bytes=self._config.fetch_response_max_bytes,
             session_id=self._session.session_id,
@@ -492,6 +501,19 @@ class ReplicaFetcher:
             topics=_named(asked, self._config.fetch_max_bytes),
             forgotten_topics_data=_forgotten(forgotten),
         )
+
+    def _wait_ms(self) -> int:
+        """Return how long the leader may hold the next request.
+
+        What it learns meanwhile it tells soon (`apis/replica_fetch`), so that a longer wait costs
+        idle brokers less, and nothing else.
+        """
+        config = self._config
+        wait_ms = config.fetch_wait_max_ms
+        if not self._is_idle:
+            return wait_ms
+        heard_ms = min(config.lag_time_max_ms, config.socket_timeout_ms) // IDLE_ASKS
+        return max(wait_ms, min(IDLE_WAITS * wait_ms, heard_ms))
 
     async def _disconnect(self) -> None:
         transport, self._transport = self._transport, None

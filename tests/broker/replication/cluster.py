@@ -221,6 +221,7 @@ class _Wire:
     def begin(self, request: Message, then: Callable[[Outcome], object]) -> PromptAnswer:
         assert isinstance(request, FetchRequest)
         assert not self.needs_renewal
+        self._cluster.asked.append(request)
         answer = PromptAnswer(then)
         task = asyncio.ensure_future(self._pass_on(request, answer))
         self._tasks.add(task)
@@ -289,6 +290,8 @@ class Cluster:
         self.must_renew = False
         """Whether followers have to authenticate again before their next request."""
         self.connects = 0
+        self.asked: list[FetchRequest] = []
+        """The requests of all followers."""
 
     async def __aenter__(self) -> Self:
         for node in self.nodes:

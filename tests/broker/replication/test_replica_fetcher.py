@@ -1,4 +1,4 @@
-"""ReplicaFetcher: leaders that do not answer, sessions that end, and errors nothing explains."""
+"""ReplicaFetcher: how long requests wait, leaders that do not answer, and errors of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from streamlog.broker.apis.replica_fetch import SOON_MS
 from streamlog.broker.config.cluster import ReplicationConfig
 from tests.broker.replication.cluster import LAG_MS, Cluster
 
@@ -59,5 +60,53 @@ def test_an_error_that_nothing_explains_ends_the_replicas(
             with pytest.raises(ExceptionGroup) as raised:
                 await follower._task
             assert raised.group_contains(ZeroDivisionError)
+
+    asyncio.run(main())
+
+
+def test_a_follower_without_news_lets_its_leader_wait_longer() -> None:
+    config = ReplicationConfig(lag_time_max_ms=60_000, fetch_wait_max_ms=50)
+
+    async def main() -> None:
+        async with Cluster(replication=config) as cluster:
+            leader = cluster.nodes[0]
+            await leader.produce(b"first")
+            await cluster.until(lambda: any(each.max_wait_ms == 200 for each in cluster.asked))
+            cluster.asked.clear()
+            await leader.produce(b"second")
+            # Those that confirm the record: the next commit is news.
+            assert {each.max_wait_ms for each in cluster.asked if each.topics} == {50}
+
+    asyncio.run(main())
+
+
+def test_a_follower_without_news_asks_often_enough_to_stay_in_sync() -> None:
+    config = ReplicationConfig(lag_time_max_ms=400, fetch_wait_max_ms=50)
+
+    async def main() -> None:
+        async with Cluster(replication=config) as cluster:
+            await cluster.nodes[0].produce(b"first")
+            await cluster.until(lambda: any(each.max_wait_ms > 50 for each in cluster.asked))
+            assert max(each.max_wait_ms for each in cluster.asked) == 100
+
+    asyncio.run(main())
+
+
+def test_a_leader_judges_an_idle_follower_soon_after_the_metadata_has_changed() -> None:
+    config = ReplicationConfig(lag_time_max_ms=3_600_000, fetch_wait_max_ms=SOON_MS)
+
+    async def main() -> None:
+        async with Cluster(replication=config) as cluster:
+            fetches, clock = cluster.nodes[0].fetches, cluster.nodes[0].broker.clock
+            await cluster.nodes[0].produce(b"first")
+            await cluster.until(
+                lambda: len(cluster.asked) > 1
+                and all(each.max_wait_ms > SOON_MS for each in cluster.asked[-2:])
+                and fetches.delayed == 2
+            )
+            cluster.commit()
+            due_ms = fetches.next_deadline_ms()
+            assert due_ms is not None
+            assert due_ms - clock.now_ms() <= SOON_MS
 
     asyncio.run(main())
