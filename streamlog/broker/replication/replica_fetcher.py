@@ -76,6 +76,62 @@ Fetches: TypeAlias = "dict[Key, tuple[PartitionReplica, OutstandingFetch]]"
 _log = repeated.logger(__name__)
 
 
+class _OpenRequest:
+    """The request that a leader has not answered, which is given up if that takes too long."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._answer: PromptAnswer | None = None
+        self._overdue: PromptAnswer | None = None
+        """The answer if it was overdue at the last look."""
+        self._asked_s = 0.0
+        """When the newest request was sent, by the event loop's clock."""
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def __bool__(self) -> bool:
+        return self._answer is not None
+
+    def begin(self, answer: PromptAnswer) -> None:
+        """Note that a request was sent."""
+        loop = asyncio.get_running_loop()
+        self._answer, self._asked_s = answer, loop.time()
+        # One timer for many requests: to set one for each would cost as much as to send it.
+        if self._alarm is None:
+            self._alarm = loop.call_later(self._timeout_ms / 1000, self._look)
+
+    def end(self) -> None:
+        """Note that there is an outcome."""
+        self._answer = self._overdue = None
+
+    def give_up(self, error: StreamlogError) -> None:
+        """Make this error the outcome, if a request is open."""
+        if self._answer is not None:
+            self._answer.pass_on(error)
+
+    def cancel(self) -> None:
+        """Wait no more: the outcome does not matter."""
+        if self._answer is not None:
+            self._answer.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self.end()
+
+    def _look(self) -> None:
+        """Give the request up if it is overdue, at the second look."""
+        self._alarm = None
+        if self._answer is None:
+            return  # The next request sets the timer again.
+        loop = asyncio.get_running_loop()
+        left_s = self._asked_s + self._timeout_ms / 1000 - loop.time()
+        if left_s <= 0 and self._overdue is self._answer:
+            late = f"it did not answer Fetch within {self._timeout_ms} ms: overloaded, or stopped"
+            self.give_up(RequestTimedOut(late))
+            return
+        if left_s <= 0:
+            self._overdue, left_s = self._answer, LATE_S
+        self._alarm = loop.call_later(left_s, self._look)
+
+
 class ReplicaFetcher:
     """Fetches from broker `leader`; the broker runs `run` as a task."""
 
@@ -132,14 +188,7 @@ class ReplicaFetcher:
         """Whether a look for the next request is left to the end of this turn."""
         self._is_idle = False
         """Whether the last response had no news."""
-        self._open: PromptAnswer | None = None
-        """The answer of the open request."""
-        self._asked_s = 0.0
-        """When the newest request was sent, by the event loop's clock."""
-        self._alarm: asyncio.TimerHandle | None = None
-        """Looks for a request that is open for too long."""
-        self._overdue: PromptAnswer | None = None
-        """The open request if it was too old at the last look."""
+        self._open = _OpenRequest(config.socket_timeout_ms)
         self._has_failed = self._is_lost = False
         """Whether the last request has failed, and whether the connection is of no more use."""
         self._pause_s = RETRY_S
@@ -152,8 +201,7 @@ class ReplicaFetcher:
         if leader_broker_epoch == self._leader_broker_epoch:
             return
         self._leader_broker_epoch = leader_broker_epoch
-        if self._open is not None:
-            self._open.pass_on(ConnectionLost("the broker was restarted and has lost the request"))
+        self._open.give_up(ConnectionLost("the broker was restarted and has lost the request"))
 
     def add(self, replica: PartitionReplica) -> None:
         """Fetch for a replica, if it has something to fetch."""
@@ -225,11 +273,7 @@ class ReplicaFetcher:
     def _stop(self) -> None:
         """Cancel what would run later."""
         self._is_going = False
-        if self._open is not None:
-            self._open.cancel()
-            self._open = None
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._open.cancel()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -240,7 +284,7 @@ class ReplicaFetcher:
         """Send the next request at the end of this turn."""
         if not self._is_going:
             self._wake.set()
-        elif self._open is None and not self._is_scheduled:
+        elif not self._open and not self._is_scheduled:
             self._is_scheduled = True
             self._turn.later(self._go_on)
 
@@ -248,7 +292,7 @@ class ReplicaFetcher:
         """Run a step of a turn, whose caller can do nothing about an error in it."""
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - `run` raises it, or nothing would be fetched
+        except Exception as error:  # noqa: BLE001 - raised again by `run`, which ends the broker
             self._fault, self._is_going = error, False
             self._wake.set()
 
@@ -259,7 +303,7 @@ class ReplicaFetcher:
     def _ask(self) -> None:
         """Send the next request, if there is one to send now."""
         transport = self._transport
-        if transport is None or not self._is_going or self._open is not None:
+        if transport is None or not self._is_going or self._open:
             return
         if not self._has_work or self._is_syncing():
             return
@@ -276,40 +320,13 @@ class ReplicaFetcher:
 
     def _send(self, transport: PromptTransport, request: FetchRequest) -> None:
         try:
-            self._open = transport.begin(request, self._on_outcome)
+            self._open.begin(transport.begin(request, self._on_outcome))
         except StreamlogError as error:
             self._on_outcome(error)
-            return
-        loop = asyncio.get_running_loop()
-        self._asked_s = loop.time()
-        # One timer for many requests: to set one for each would cost as much as to send it.
-        if self._alarm is None:
-            self._alarm = loop.call_later(self._patience_s, self._look_at_open)
-
-    @property
-    def _patience_s(self) -> float:
-        return self._config.socket_timeout_ms / 1000
-
-    def _look_at_open(self) -> None:
-        """Give up the open request if its leader has not answered for too long."""
-        self._alarm = None
-        answer = self._open
-        if answer is None:
-            return  # The next request sets the timer again.
-        loop = asyncio.get_running_loop()
-        left_s = self._asked_s + self._patience_s - loop.time()
-        if left_s <= 0 and self._overdue is answer:
-            timeout_ms = self._config.socket_timeout_ms
-            late = f"it did not answer Fetch within {timeout_ms} ms: it is overloaded, or stopped"
-            answer.pass_on(RequestTimedOut(late))
-            return
-        if left_s <= 0:
-            self._overdue, left_s = answer, LATE_S
-        self._alarm = loop.call_later(left_s, self._look_at_open)
 
     def _on_outcome(self, outcome: Outcome) -> None:
         """Take the outcome of the open request, in a turn of its own."""
-        self._open = self._overdue = None
+        self._open.end()
         with self._turn:
             self._guarded(partial(self._take, outcome))
 
