@@ -100,9 +100,11 @@ def test_a_leader_judges_an_idle_follower_soon_after_the_metadata_has_changed() 
             fetches, clock = cluster.nodes[0].fetches, cluster.nodes[0].broker.clock
             await cluster.nodes[0].produce(b"first")
             await cluster.until(
-                lambda: len(cluster.asked) > 1
-                and all(each.max_wait_ms > SOON_MS for each in cluster.asked[-2:])
-                and fetches.delayed == 2
+                lambda: (
+                    len(cluster.asked) > 1
+                    and all(each.max_wait_ms > SOON_MS for each in cluster.asked[-2:])
+                    and fetches.delayed == 2
+                )
             )
             cluster.commit()
             due_ms = fetches.next_deadline_ms()
