@@ -48,9 +48,9 @@ from streamlog.protocol.schema import one_buffer
 
 if TYPE_CHECKING:
     from streamlog.broker.config.cluster import ReplicationConfig
-    from streamlog.broker.future_responses import Turn
     from streamlog.broker.replication.partition_replica import PartitionReplica
     from streamlog.broker.replication.replication_quota import ReplicationQuota
+    from streamlog.broker.turn import Turn
     from streamlog.clock import Clock
     from streamlog.transport.client_connection import Outcome, PromptAnswer, PromptTransport
 

@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from streamlog import repeated
-from streamlog.broker.future_responses import Turn
 from streamlog.broker.replication.partition_replica import PartitionReplica, ReplicaNode
 from streamlog.broker.replication.replica_fetcher import Connect, ReplicaFetcher
 from streamlog.broker.replication.replica_state import NO_EPOCH
 from streamlog.broker.replication.replication_quota import ReplicationQuota
+from streamlog.broker.turn import Turn
 from streamlog.errors import StreamlogError
 from streamlog.metrics.registry import ITEMS_PER_STEP, Look
 from streamlog.protocol.error_codes import ErrorCode
