@@ -182,8 +182,7 @@ class Partition:
         Raises:
             LogError: POLICY_VIOLATION.
         """
-        if self._is_mirror:
-            self._check_not_mirror()
+        self._check_not_mirror()
         # Not a retriable error: clients would wait for their whole delivery timeout, 2 minutes,
         # while the application could continue at the other cluster at once.
         if self.sealed_for:
@@ -268,7 +267,7 @@ class Partition:
 
     def is_kept(self, offset: int) -> bool:
         """Return whether records below `offset` may be acknowledged with acks=1 now."""
-        return self.log.synced.offset >= offset or not self._is_due()
+        return not self._is_due() or self.log.synced.offset >= offset
 
     def when_committed(self, offset: int, then: Committed) -> None:
         """Call `then` once records below `offset` are committed, or with an error.
@@ -443,8 +442,10 @@ class Partition:
         Raises:
             LogError: NOT_LEADER_OR_FOLLOWER.
         """
-        self.check_leader()
-        self._check_writable()
+        if not self._alone:
+            self.check_leader()
+        if self._is_mirror or self.sealed_for:
+            self._check_writable()
         rolled_at, end_offset = self.log.active_base_offset, self.log.log_end_offset
         outcomes = self.log.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms, prepared=prepared)
         size_bytes = 0
@@ -611,8 +612,9 @@ class Partition:
 
     def _is_due(self) -> bool:
         """Return whether the log has more unsynced records than the settings allow."""
-        unsynced = self.log.log_end_offset - self.log.synced.offset
-        return unsynced > 0 and (self._always or unsynced >= self.log.config.flush_messages)
+        most = 1 if self._always else self.log.config.flush_messages
+        # Most logs leave it to the system, and are asked twice for each append.
+        return most < FLUSH_NEVER and self.log.log_end_offset - self.log.synced.offset >= most
 
     def delete_before(self, offset: int) -> None:
         """Delete the records below `offset` (KIP-107); -1 stands for the high watermark.
