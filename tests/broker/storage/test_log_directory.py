@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from streamlog.broker.config.broker import BrokerConfig, TopicConfig
-from streamlog.broker.storage.catalog import new_topic_id, read_listener
+from streamlog.broker.storage.catalog import Catalog, new_topic_id, read_listener
+from streamlog.broker.storage.checkpoints import LogCheckpoints
 from streamlog.broker.storage.data_directory import partition_folder
 from streamlog.broker.storage.disk.files import read_file, replace_file, write_whole
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
@@ -281,6 +282,19 @@ def test_a_stop_whose_sync_fails_is_not_clean(
         again.log("a", number).recovery.scanned_segments for number in range(SYNCED_ALONE_MAX + 1)
     )
     again.close()
+
+
+def test_a_stop_of_many_logs_counts_nothing_of_a_failed_log_as_synced(files: MemoryFiles) -> None:
+    """Its last sync may have lost what a later one no longer writes (fsyncgate)."""
+    directory = opened(files)
+    directory.create_topic("a", SYNCED_ALONE_MAX + 2)
+    for number in range(SYNCED_ALONE_MAX + 2):
+        directory.log("a", number).append(batch(2), now_ms=0)
+    directory.log("a", 0).fail(LogDirectoryFailed("the sync of partition 0 failed"))
+    directory.close()
+    points = LogCheckpoints(Catalog(files, "/data")).recovery_points()
+    found = {folder.rpartition("-")[2]: offset for folder, offset in points.items()}
+    assert found == {"0": 0} | {str(number): 2 for number in range(1, SYNCED_ALONE_MAX + 2)}
 
 
 def test_an_interrupted_partition_deletion_is_finished(files: MemoryFiles) -> None:

@@ -923,7 +923,8 @@ class PartitionLog:
         if self._closed:
             return
         try:
-            if is_on_disk:
+            # Of a log that has failed, what the disk has is unknown, whatever is synced later.
+            if is_on_disk and self._disk.failure is None:
                 self._segments.trust_names()
                 self._note_flushed()
             elif self.settle():
