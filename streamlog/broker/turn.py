@@ -34,9 +34,11 @@ class Turn:
         traceback: TracebackType | None,
     ) -> None:
         """Call what was left to the end, and what that leaves to it."""
-        if self._depth == 1 and self._later:
-            self._call()
-        self._depth -= 1
+        try:
+            if self._depth == 1 and self._later:
+                self._call()
+        finally:
+            self._depth -= 1
 
     def later(self, callback: Callable[[], object]) -> None:
         """Call `callback` at the end of this turn, or soon if an event is handled elsewhere."""
@@ -49,4 +51,10 @@ class Turn:
         while self._later:
             later, self._later = self._later, []
             for each in later:
-                each()
+                # As the loop does for its callbacks: one client's error must neither reach another
+                # client's request, nor keep the other callbacks from their call.
+                try:
+                    each()
+                except Exception as error:  # noqa: BLE001 - see above
+                    context = {"message": f"Exception in {each}", "exception": error}
+                    asyncio.get_running_loop().call_exception_handler(context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,11 +15,11 @@ from streamlog.broker.coordinator.group.group_requests import gather_answers
 from streamlog.broker.future_responses import (
     Answer,
     PromptFuture,
-    Turn,
     chain_response,
     map_response,
     when_done,
 )
+from streamlog.broker.turn import Turn
 from streamlog.clock import SystemClock
 from streamlog.errors import ConnectionLost
 from streamlog.protocol.error_codes import ErrorCode
@@ -104,6 +105,21 @@ def test_what_is_left_to_the_end_of_a_turn_runs_before_the_loop_continues() -> N
         assert order[-1] == "last"
         await asyncio.sleep(0)
         assert order[-1] == "soon"
+
+    asyncio.run(main())
+
+
+def test_an_error_at_the_end_of_a_turn_keeps_no_other_callback_from_its_call() -> None:
+    async def main() -> None:
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        turn, order = Turn(), list[str]()
+        for body in ("first", "second"):
+            with turn:
+                turn.later(lambda: 1 / 0)
+                turn.later(partial(order.append, f"end of the {body}"))
+        assert order == ["end of the first", "end of the second"]
+        assert [type(each["exception"]) for each in told] == [ZeroDivisionError] * 2
 
     asyncio.run(main())
 

@@ -21,6 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
@@ -100,7 +101,7 @@ class LoopThread(Executor):
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that calls `then`; set by the first `begin`."""
         self._wakes = -1
-        """The eventfd by which the thread wakes that loop; -1 where there is none."""
+        """The eventfd by which the thread wakes that loop; -1 if there is none."""
         weakref.finalize(self, self._jobs.put, None)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -151,15 +152,21 @@ class LoopThread(Executor):
             if self._is_shut:
                 raise RuntimeError(f"thread {self._thread.name} has ended and takes no more jobs")
             if not self._has_begun:
-                self._has_begun = True
                 self._thread.start()
+                self._has_begun = True
         self._jobs.put(run)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        if sys.platform == "linux":
+        if sys.platform != "linux":
+            return
+        try:
             self._wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            loop.add_reader(self._wakes, self._on_woken)
+        except OSError:
+            # No descriptor is free. A broker has to sync then, too, to release some: the loop's own
+            # way costs more, and needs none.
+            return
+        loop.add_reader(self._wakes, self._on_woken)
 
     def _unwatch(self) -> None:
         loop, self._loop = self._loop, None
@@ -172,10 +179,12 @@ class LoopThread(Executor):
 
     def _wake(self) -> None:
         """Wake the loop, from the thread."""
-        if sys.platform == "linux":
+        if sys.platform == "linux" and self._wakes >= 0:
             os.eventfd_write(self._wakes, 1)
         elif self._loop is not None:
-            self._loop.call_soon_threadsafe(self._tell)
+            # A loop that has closed waits for nothing; the thread has more jobs to do.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._tell)
 
     def _on_woken(self) -> None:
         if sys.platform == "linux":
@@ -247,10 +256,14 @@ class Offload:
         """Run the job after those started before; the running loop then calls `then`."""
         loop = asyncio.get_running_loop()
 
+        def call() -> None:
+            if not self._closed:  # The loop gets here an iteration after the job has ended.
+                then()
+
         def done(_: Future[object]) -> None:
-            # Checked in the thread: after `close` the loop may be gone.
+            # Checked in the thread, too: after `close` the loop may be gone.
             if not self._closed:
-                loop.call_soon_threadsafe(then)
+                loop.call_soon_threadsafe(call)
 
         job.start(self._thread).add_done_callback(done)
 
