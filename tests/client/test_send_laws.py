@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -222,5 +223,22 @@ def test_a_caller_that_only_sends_lets_the_sender_work() -> None:
                 await producer.send("t", bytes(100))
                 sent += 1
             assert first.done(), "the buffer would have to be full first"
+
+    run_embedded(main)
+
+
+def test_a_flush_ends_with_its_producer() -> None:
+    async def main(log: Log) -> None:
+        producer = log.producer(linger_ms=60_000)
+        with suppress(ZeroDivisionError):
+            async with producer:
+                delivery = await producer.send("t", b"lost")
+                flush = asyncio.create_task(producer.flush())
+                raise ZeroDivisionError
+        async with asyncio.timeout(60):
+            with pytest.raises(ConnectionLost, match="the producer was closed"):
+                await flush
+            await producer.flush()  # There is nothing left to wait for.
+        assert isinstance(delivery.exception(), ConnectionLost)
 
     run_embedded(main)

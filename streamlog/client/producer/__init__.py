@@ -231,6 +231,8 @@ class Producer:
         self._room = asyncio.Lock()
         self._owes_turn = False
         """Whether a batch has filled, and the sender had no turn since."""
+        self._has_ended = False
+        """Whether all records that had no outcome have failed, because nothing more is sent."""
         self._dead: Exception | None = None
         self._is_open = False
 
@@ -312,7 +314,8 @@ class Producer:
         size_bytes = record_bytes(key, value, headers)
         if not self._may_pass(size_bytes):
             await self._make_room(size_bytes)
-        # After the wait for room, during which the transaction may have failed.
+        # Meanwhile the producer may have been closed, or the transaction have failed.
+        self._check_open()
         if self._session is not None:
             self._session.check_open()
         chosen = self._chosen(topic, partition, key, count)
@@ -414,6 +417,7 @@ class Producer:
         receipt.outstanding = 1
         for piece in (records,) if atomic else _slices(records):
             await self._make_room(piece.size_bytes())
+            self._check_open()
             if self._session is not None:
                 self._session.check_open()
             receipt.outstanding += self._accumulator.append_batch(
@@ -433,7 +437,7 @@ class Producer:
         mark = self._accumulator.close_open()
         self._sender.look()
         with timed(self._metrics.flushes, self._cluster.clock):
-            while not self._accumulator.is_done(mark) and self._dead is None:
+            while not self._has_ended and not self._accumulator.is_done(mark):
                 self._sender.progress.clear()
                 await self._sender.progress.wait()
         if self._session is not None:
@@ -515,9 +519,7 @@ class Producer:
             await self._background.close()
         finally:
             closed = ConnectionLost("the producer was closed before this record was acknowledged")
-            if self._session is not None:
-                self._session.end(closed)
-            self._sender.fail_all(closed)
+            self._fail_all(closed)
             await self._cluster.close()
 
     async def _metadata(self, topic: str, *, reaching: int = 0) -> TopicMetadata:
@@ -602,6 +604,10 @@ class Producer:
         self._dead = error
         self._open_batches.is_open = False
         reason = error if isinstance(error, StreamlogError) else ConnectionLost(repr(error))
+        self._fail_all(reason)
+
+    def _fail_all(self, reason: StreamlogError) -> None:
+        self._has_ended = True
         if self._session is not None:
             self._session.end(reason)
         self._sender.fail_all(reason)

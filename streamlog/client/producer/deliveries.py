@@ -64,7 +64,7 @@ class DeliveryRun:
 
     def __del__(self) -> None:
         """Report an error that would be lost."""
-        if self._unheard is not None and not self.loop.is_closed():
+        if self._unheard is not None:
             self.loop.call_exception_handler(
                 {"message": "Delivery exception was never retrieved", "exception": self._unheard}
             )
