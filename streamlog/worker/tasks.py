@@ -564,7 +564,7 @@ class WorkerTasks:
             await self._stop_opening(task_id)
         for task_id in [*self._running, *self._opened]:
             await self._close(task_id)
-        self._sinks.forget()
+        await self._sinks.forget()
         self._latency.forget()
 
     async def commit(self, written: AgentWrites) -> list[TopicPartition]:

@@ -23,6 +23,7 @@ import asyncio
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
@@ -33,7 +34,7 @@ from streamlog.client.producer import Producer
 from streamlog.client.producer.refused_records import RefusedRecord
 from streamlog.client.producer.sender import RecordMetadata
 from streamlog.clock import Clock
-from streamlog.errors import NotAuthorized
+from streamlog.errors import NotAuthorized, StreamlogError
 from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch, assign_partitions
 from streamlog.processing.task import Task
@@ -198,8 +199,16 @@ class SinkWriter:
         sent, self._sent = self._sent, []
         await asyncio.gather(*sent)
 
-    def forget(self) -> None:
-        """Wait for nothing that was written so far: it is written again, or not wanted any more."""
+    async def forget(self) -> None:
+        """Wait for the end of what was written so far, whatever it is, and forget it.
+
+        The records are written again, or not wanted any more.
+        """
+        # 1. An output is deleted, and a record for it is on its way. 2. The write of another one
+        # raises, so tasks restart. 3. The first record fails. Were its error not taken here, the
+        # next flush would raise it, when the topic is there again.
+        with suppress(StreamlogError):
+            await self._producer.flush()
         self._sent.clear()
         self._refusals.clear()
 

@@ -123,9 +123,10 @@ class Sinks:
         differ = self._writer.recount(counts), self._held.recount(counts)
         return self._holds and any(differ)
 
-    def forget(self) -> None:
+    async def forget(self) -> None:
         """Discard the held records, and the outcome of those that were sent."""
-        self._writer.forget()
+        if not self._holds:
+            await self._writer.forget()
         self._held.take()
         self._held.take_refusals()
 

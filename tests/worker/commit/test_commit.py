@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog import App
+from streamlog.client.admin import NewTopic
 from streamlog.client.producer import Producer
+from streamlog.errors import UnknownTopicOrPartition
+from streamlog.log import Log
 from streamlog.processing.outbox import SinkBatch
 from streamlog.processing.task import Task, TaskId
 from streamlog.record import TopicPartition
@@ -25,6 +29,7 @@ from streamlog.worker.commit.commit import (
     PACK_BYTES,
     SPANS_PACK_BYTES,
     HeldSinks,
+    SinkWriter,
     checkpoint,
     pack_records,
     pack_rows,
@@ -149,3 +154,39 @@ def test_an_unchanged_task_writes_no_checkpoint() -> None:
     task = counted(0)
     task.committed(task.checkpoint(), next_offset=1)
     assert checkpoint(task, 7, epoch=None) is None
+
+
+def test_rows_that_are_written_again_do_not_fail_for_those_before(tmp_path: Path) -> None:
+    """A topic is deleted under an open writer, and created again once tasks have begun anew."""
+
+    def rows(value: bytes) -> list[SinkBatch]:
+        return [SinkBatch("out", 0, [1], [b"k"], [value])]
+
+    async def written_for_ever(writer: SinkWriter, batches: list[SinkBatch]) -> None:
+        while True:
+            await writer.write(batches)
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with Log.open(f"embedded:{tmp_path}") as log, log.producer(linger_ms=0) as producer:
+            writer = SinkWriter(producer)
+            await log.admin().create_topics([NewTopic("out", 1)])
+            await writer.write(rows(b"old"))
+            await writer.flush()
+            await log.admin().delete_topics(["out"])
+            # Handed over, as the producer does not know yet: it fails after a later write has.
+            await writer.write(rows(b"lost"))
+            with pytest.raises(UnknownTopicOrPartition):
+                await written_for_ever(writer, rows(b"lost, too"))
+            await writer.forget()
+            await log.admin().create_topics([NewTopic("out", 1)])
+            await writer.write(rows(b"new"))
+            await writer.flush()
+            found = await log.read_range(TopicPartition("out", 0))
+            assert [record.value for record in found] == [b"new"]
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await main()
+
+    asyncio.run(bounded())
