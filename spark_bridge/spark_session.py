@@ -74,10 +74,7 @@ def session(
         **(conf or {}),
     }
     # After the user's settings: their Java options are kept, and ours are added.
-    settings[JAVA_OPTIONS] = _java_options(settings.get(JAVA_OPTIONS, ""))
-    for each in (JAVA_OPTIONS, EXECUTOR_JAVA_OPTIONS) if is_light else ():
-        # In front: of two options of one name, Java takes the last one.
-        settings[each] = f"{QUICK_JAVA} {settings.get(each, '')}".strip()
+    settings |= java_options(settings, os.environ, is_light=is_light)
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -110,8 +107,20 @@ def _addresses(master: str) -> dict[str, str]:
     return {"spark.driver.bindAddress": LOOPBACK}
 
 
-def _java_options(given: str) -> str:
-    """Return the driver's Java options, with our log4j2 configuration if there is no other."""
-    if "log4j2.configurationFile" in given or os.environ.get("SPARK_CONF_DIR"):
-        return given
-    return f"-Dlog4j2.configurationFile={LOG4J.as_uri()} {given}".strip()
+def java_options(
+    settings: Mapping[str, str], environment: Mapping[str, str], *, is_light: bool
+) -> dict[str, str]:
+    """Return the settings of Java's options: those that are given, with ours.
+
+    The driver gets our log4j2 configuration if there is no other.
+    """
+    # A directory of settings has options of its own, which any given here would replace.
+    if environment.get("SPARK_CONF_DIR"):
+        return {}
+    found = {each: settings.get(each, "") for each in (JAVA_OPTIONS, EXECUTOR_JAVA_OPTIONS)}
+    if "log4j2.configurationFile" not in found[JAVA_OPTIONS]:
+        found[JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={LOG4J.as_uri()} {found[JAVA_OPTIONS]}"
+    if is_light:
+        # In front: of two options of one name, Java takes the last one.
+        found = {name: f"{QUICK_JAVA} {options}" for name, options in found.items()}
+    return {name: options.strip() for name, options in found.items() if options}
