@@ -29,7 +29,7 @@ from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError, 
 from streamlog.metrics.instruments import Histogram
 
 if TYPE_CHECKING:
-    from streamlog.broker.storage.log.truncation import PendingSync
+    from streamlog.broker.storage.log.log_writes import PendingSync
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.volumes import Volume
 

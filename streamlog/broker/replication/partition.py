@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from streamlog.broker.named_topics import Topics
     from streamlog.broker.replication.group_flush import AnyFlush, GroupFlush
     from streamlog.broker.storage.disk.file_range import FileRange
+    from streamlog.broker.storage.log.log_writes import PendingSync
     from streamlog.broker.storage.log.partition_log import PartitionLog
     from streamlog.broker.storage.log.producer_states import EndedTransaction
-    from streamlog.broker.storage.log.truncation import PendingSync
     from streamlog.broker.storage.log_directory import LogDirectory
     from streamlog.broker.storage.validator import AppendResult
     from streamlog.protocol.schema import Buffer

@@ -15,8 +15,8 @@ from streamlog.broker.broker import Broker
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.coordinators import GroupConfig
 from streamlog.broker.storage.disk.memory_files import MemoryFile, MemoryFiles
+from streamlog.broker.storage.log.log_writes import PendingSync
 from streamlog.broker.storage.log.partition_log import PartitionLog
-from streamlog.broker.storage.log.truncation import PendingSync
 from streamlog.errors import LogDirectoryFailed
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.classic_groups import (

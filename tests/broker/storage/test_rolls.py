@@ -6,7 +6,8 @@ import pytest
 
 from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
-from streamlog.broker.storage.log.partition_log import UNSYNCED_MAX, PartitionLog
+from streamlog.broker.storage.log.log_writes import UNSYNCED_MAX
+from streamlog.broker.storage.log.partition_log import PartitionLog
 from streamlog.broker.storage.log.segments import ROLLS_AT_ONCE
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.replace import replace

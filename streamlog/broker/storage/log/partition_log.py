@@ -1,19 +1,13 @@
 """PartitionLog: the segments and producers of one partition as one log.
 
 Batches go in at the end and come out as the same bytes; only base offset and leader epoch are
-set. `begin_sync` and `end_sync` bring the log to disk off the event loop, `flush` does it at once.
-Without either, a sealed segment is synced when the next one is sealed, so a crash leaves at most
-two segments to scan. With `syncs_off_loop`, a roll syncs nothing, not even the new segment's
-name: that is on disk before its contents count. A run of batches that needs no full validation
-(`batch_run`) is appended in one write (`RunAppends`).
+set. How they come to the end and to disk is in `log_writes`.
 
 Deleting from the head takes three steps: the log start moves, the log directory makes it durable,
 the files go. Compaction rewrites sealed segments (`compaction.cleaning`) and puts them in with
 `begin_swap`.
 
-Rules of this module: one caller at a time; nothing is acknowledged that is not written. After a
-write error the log ends with the last whole batch; after a failed sync it accepts nothing more,
-because the disk's contents are unknown.
+Rules of this module: one caller at a time; nothing is acknowledged that is not written.
 
 Not done here: which records are committed (`replication.partition`), retention (`retention`).
 """
@@ -21,37 +15,30 @@ Not done here: which records are committed (`replication.partition`), retention 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from streamlog.broker.config.broker import LOG_APPEND_TIME, TopicConfig
 from streamlog.broker.storage import validator
 from streamlog.broker.storage.disk.file_range import FileRange
-from streamlog.broker.storage.disk.files import (
-    Buffer,
-    Content,
-    File,
-    Files,
-    names_in,
-    size_of,
-)
+from streamlog.broker.storage.disk.files import Buffer, Files, names_in
 from streamlog.broker.storage.expiry import expired_segments
-from streamlog.broker.storage.log import batch_run, recovery, swap
-from streamlog.broker.storage.log.batch_run import BatchRun
+from streamlog.broker.storage.log import recovery, swap
 from streamlog.broker.storage.log.leader_epochs import LeaderEpochHistory
+from streamlog.broker.storage.log.log_writes import (
+    LogAppends,
+    LogDisk,
+    LogSync,
+    PendingSync,
+    RunAppends,
+    SyncedEnd,
+)
 from streamlog.broker.storage.log.producer_snapshots import LogProducers
 from streamlog.broker.storage.log.producer_states import EndedTransaction, ProducerStates
 from streamlog.broker.storage.log.record_search import RecordSearch
 from streamlog.broker.storage.log.recovery import LostOffsets
 from streamlog.broker.storage.log.segment import Damage, Segment, SegmentEnd
 from streamlog.broker.storage.log.segments import RollBudget, Rolling, Segments
-from streamlog.broker.storage.log.truncation import LogDisk, PendingSync, SyncedEnd, Truncation
-from streamlog.broker.storage.validator import (
-    AppendOrigin,
-    AppendResult,
-    Prepared,
-    RecordRules,
-    is_checked,
-)
+from streamlog.broker.storage.log.truncation import Truncation
+from streamlog.broker.storage.validator import AppendOrigin, AppendResult, Prepared
 from streamlog.errors import (
     CorruptData,
     LogDirectoryError,
@@ -63,134 +50,8 @@ from streamlog.errors import (
 from streamlog.records.batch import RecordBatch, set_offset_and_epoch
 from streamlog.records.control_batches import ClockTime, Marker, encode_marker, encode_time_mark
 
-
-class AppendedLog(Protocol):
-    """The part of `PartitionLog` that `RunAppends` needs."""
-
-    epochs: LeaderEpochHistory
-
-    @property
-    def config(self) -> TopicConfig:
-        """The topic's current settings."""
-        ...
-
-    @property
-    def producers(self) -> ProducerStates:
-        """The idempotent producers of the log, and their transactions."""
-        ...
-
-    def check_open(self) -> None:
-        """Raise LogDirectoryError if the log accepts no appends."""
-        ...
-
-    def append(
-        self,
-        data: memoryview,
-        *,
-        now_ms: int,
-        wall_ms: int | None = None,
-        prepared: Prepared | None = None,
-    ) -> AppendResult:
-        """Append one piece of encoded batches, all of them or none."""
-        ...
-
-
-class RunAppends:
-    """Appends the batches of several requests to one log with as few writes as possible."""
-
-    def __init__(
-        self,
-        log: AppendedLog,
-        segments: Segments,
-        producers: LogProducers,
-        *,
-        check: Callable[[], None],
-        write: Callable[[Content, list[RecordBatch], int], None],
-    ) -> None:
-        """`check` raises if the log's end is damaged; `write` appends bytes."""
-        self._log = log
-        self._segments = segments
-        self._producers = producers
-        self._check_end = check
-        self._write = write
-
-    def append_each(
-        self,
-        pieces: Sequence[memoryview],
-        now: tuple[int, int],
-        prepared: Sequence[Prepared | StreamlogError],
-    ) -> list[AppendResult | StreamlogError]:
-        """See `PartitionLog.append_each`; `now` is the monotonic time and the wall time in ms."""
-        outcomes: list[AppendResult | StreamlogError] = []
-        config = self._log.config
-        scans = not prepared and is_checked(config)
-        rules = RecordRules.of(config, now[1])
-        # Pieces that failed their check keep their position among the outcomes: the runs between
-        # them are appended, and each failure is its own outcome.
-        refused: dict[int, StreamlogError] = {}
-        if prepared:
-            found = enumerate(prepared)
-            refused = {n: each for n, each in found if isinstance(each, StreamlogError)}
-        for stop in (*refused, len(pieces)):
-            while len(outcomes) < stop:
-                begin = len(outcomes)
-                # A run ends before the first batch that needs the full validation. An empty run
-                # means that the very next piece needs it, so that piece is appended by itself.
-                outcomes += self._append_run(pieces[begin:stop], now[0], rules, scans=scans)
-                if len(outcomes) == begin:
-                    ready = prepared[begin] if prepared else None
-                    outcomes.append(self._append_one(pieces[begin], now, ready))
-            if stop in refused:
-                outcomes.append(refused[stop])
-        return outcomes
-
-    def _append_one(
-        self, piece: memoryview, now: tuple[int, int], prepared: Prepared | StreamlogError | None
-    ) -> AppendResult | StreamlogError:
-        if isinstance(prepared, StreamlogError):
-            return prepared
-        try:
-            return self._log.append(piece, now_ms=now[0], wall_ms=now[1], prepared=prepared)
-        except StreamlogError as error:
-            return error
-
-    def _append_run(
-        self, pieces: Sequence[memoryview], now_ms: int, rules: RecordRules, *, scans: bool
-    ) -> list[AppendResult | StreamlogError]:
-        """Append the batches at the front that need no full validation."""
-        log, config = self._log, self._log.config
-        if not batch_run.is_plain_topic(config):
-            return []
-        segment = self._segments.active
-        run = BatchRun(segment.next_offset, log.epochs.current, segment.room_bytes(config))
-        run.extend(
-            pieces,
-            max_message_bytes=config.max_message_bytes,
-            producers=log.producers,
-            rules=rules,
-            scans=scans,
-        )
-        batches = run.batches
-        try:
-            log.check_open()
-            self._check_end()
-            if batches:
-                self._write(run.pieces, batches, now_ms)
-        except StreamlogError as error:
-            return [error for _ in batches]
-        # Producer states change only after the write: a batch that failed must not look like a
-        # duplicate when its producer sends it again (KIP-98).
-        results = run.results()
-        for batch, result in zip(batches, results, strict=True):
-            if batch.producer_id >= 0:
-                self._producers.note(batch, result.base_offset)
-        return [*results]
-
-
 START_OFFSET = 0
 """The first offset of a new log."""
-UNSYNCED_MAX = 16
-"""Sealed segments that may wait for a background sync; beyond that, the append syncs them."""
 
 
 class PartitionLog:
@@ -210,17 +71,13 @@ class PartitionLog:
         rolls: RollBudget[PartitionLog] | None = None,
     ) -> None:
         self.name = name
-        self._rolling = Rolling(self, rolls)
         self.epochs = LeaderEpochHistory(files, directory)
         self.recovery = recovery.Recovery()
-        self._synced = SyncedEnd(START_OFFSET, START_OFFSET, 0)
         self.read_end_offset = START_OFFSET
         """The offset after the last batch that `range` returned."""
         self.cleaned = swap.CleanedOffset(files, directory)
         self.lost = LostOffsets(files, directory)
         self._high_watermark = START_OFFSET
-        self.syncs_off_loop = False
-        """Whether the caller syncs after every append, so that a roll need not sync."""
         self.config = config
         """The topic's current settings; see `configure`."""
         self._read_only = read_only
@@ -232,10 +89,16 @@ class PartitionLog:
         """The first offset that can be read; all records below it are deleted."""
         self._producers = LogProducers(files, directory, self._segments)
         self.truncation = Truncation(self, self._segments, self._producers, self._disk)
-        self._runs = RunAppends(
-            self, self._segments, self._producers, check=self.check_end, write=self._write
+        self._sync = LogSync(self._segments, self._disk)
+        self._appends = LogAppends(
+            self,
+            self._segments,
+            self._producers,
+            self._disk,
+            self._sync,
+            rolling=Rolling(self, rolls),
         )
-        self._dirty = False
+        self._runs = RunAppends(self, self._segments, self._producers, self._appends.write)
         self._closed = False
 
     @classmethod
@@ -349,12 +212,20 @@ class PartitionLog:
     @property
     def synced(self) -> SyncedEnd:
         """The end of the part that is known to be on disk."""
-        return self._synced
+        return self._sync.synced
 
     @synced.setter
     def synced(self, end: SyncedEnd) -> None:
-        self._synced = end
-        self.is_touched = True
+        self._sync.synced = end
+
+    @property
+    def syncs_off_loop(self) -> bool:
+        """Whether the caller syncs after every append, so that a roll need not sync."""
+        return self._sync.is_off_loop
+
+    @syncs_off_loop.setter
+    def syncs_off_loop(self, syncs: bool) -> None:
+        self._sync.is_off_loop = syncs
 
     @property
     def high_watermark(self) -> int:
@@ -378,16 +249,7 @@ class PartitionLog:
     @property
     def recovery_point(self) -> int:
         """The offset below which everything is on disk, indexes included."""
-        # The lowest of three: what the last sync covered, the first sealed segment that awaits a
-        # sync, and the first segment whose indexes did not fit on a full disk. Recovery scans from
-        # here, and a scan is what rebuilds an index.
-        segments, offset = self._segments, self.synced.offset
-        if segments.unsynced:
-            offset = min(offset, segments.unsynced[0].base_offset)
-        if segments.has_unwritten_indexes:
-            unwritten = segments.first_unwritten_index
-            offset = offset if unwritten is None else min(offset, unwritten)
-        return offset
+        return self._sync.recovery_point
 
     @property
     def has_folder(self) -> bool:
@@ -505,7 +367,7 @@ class PartitionLog:
             with self._disk.errors:
                 self._segments.make_folder()
                 self.epochs.note_copies(batches)
-        self._write(placed, batches, now_ms)
+        self._appends.write(placed, batches, now_ms)
         offset = base_offset
         for batch in batches:
             self._producers.note(batch, offset)
@@ -723,8 +585,7 @@ class PartitionLog:
             # The active segment expires too. Seal it first: the log keeps one (empty) segment, so
             # its end offset survives although no record does.
             if count == len(self._segments):
-                self._roll(before_deletion=True)
-                self._rolling.begin(now_ms)
+                self._appends.roll_before_deletion(now_ms)
             self.advance_start(self._segments.base_offset(count))
 
     @property
@@ -763,14 +624,7 @@ class PartitionLog:
             LogDirectoryError: the disk refused; the log accepts nothing more.
         """
         self.check_open()
-        if self._dirty:
-            self._sync([*self._segments.unsynced, self._segments.active])
-            self._note_flushed()
-
-    def _note_flushed(self) -> None:
-        self._segments.unsynced = []
-        self._dirty = False
-        self.synced = max(self.synced, self._end())
+        self._sync.flush()
 
     def begin_sync(self, *, sealed_only: bool = False) -> PendingSync | None:
         """Prepare a sync of what the log contains now; None if everything is on disk.
@@ -781,40 +635,20 @@ class PartitionLog:
         Raises:
             LogDirectoryError: the files can't be opened.
         """
-        active = self._segments.active
-        end = SyncedEnd(active.base_offset, active.base_offset, 0) if sealed_only else self._end()
-        if self._closed or self._disk.failure is not None:
+        if self._closed:
             return None
-        if end.offset <= self.synced.offset and not self._segments.has_unsynced:
-            return None
-        segments = self._segments.unsynced if sealed_only else [*self._segments.unsynced, active]
-        files: list[File] = []
-        with self._disk.errors:
-            for segment in segments:
-                files += segment.files_to_sync()
-        names = self._segments.sync_names if self._segments.has_unsynced_names else None
-        sealed, generation = tuple(self._segments.unsynced), self.truncation.generation
-        return PendingSync(end, sealed, tuple(files), names, generation)
+        return self._sync.begin(self.truncation.generation, sealed_only=sealed_only)
 
     def end_sync(self, pending: PendingSync) -> None:
         """Note that a sync has succeeded: everything up to its end is on disk."""
-        # 1. A sync of offsets up to 100 begins. 2. The log is truncated to 50, and other records
-        #    are appended up to 100. 3. The sync ends: it covered the old records 50-99, not the new
-        #    ones. The generation tells the two apart; what was there before a cut was synced by it.
-        #    It also tells apart a sync of the log that this one has succeeded.
-        if pending.generation != self.truncation.generation:
-            return
-        unsynced = self._segments.unsynced
-        self._segments.unsynced = [each for each in unsynced if each not in pending.sealed]
-        self._segments.note_synced_names(pending.names is not None, pending.end.base_offset)
-        self.synced = max(self.synced, pending.end)
+        self._sync.finish(pending, self.truncation.generation)
 
     def succeed(self, log: PartitionLog, rolls: RollBudget[PartitionLog]) -> None:
         """Take over from `log`, of which this one is a copy that is on disk."""
         self.high_watermark = log.high_watermark
         self.truncation.generation = log.truncation.generation + 1
         self.epochs.begin(log.epochs.current)
-        self._rolling.share(rolls)
+        self._appends.rolling.share(rolls)
         self._segments.watch_as(log._segments)
 
     def check_open(self) -> None:
@@ -905,12 +739,12 @@ class PartitionLog:
         with self._disk.errors:
             self._segments.settle_indexes()
             behind = self._segments.active.has_stale_indexes or self._segments.has_unsynced
-            if self._dirty or behind:
+            if self._sync.is_dirty or behind:
                 self._segments.active.trim_indexes()
                 self._segments.active.close()
-                self._dirty = True
+                self._sync.is_dirty = True
             self._producers.keep()
-        return self._dirty
+        return self._sync.is_dirty
 
     def close(self, *, is_on_disk: bool = False) -> None:
         """Sync everything, so that the next opening need not scan, and close.
@@ -926,7 +760,7 @@ class PartitionLog:
             # Of a log that has failed, what the disk has is unknown, whatever is synced later.
             if is_on_disk and self._disk.failure is None:
                 self._segments.trust_names()
-                self._note_flushed()
+                self._sync.note_flushed()
             elif self.settle():
                 self.flush()
         finally:
@@ -953,10 +787,6 @@ class PartitionLog:
             and self.recovery_point <= self.log_start_offset
         ):
             self._segments.begin_again(self.log_start_offset)
-
-    def _end(self) -> SyncedEnd:
-        active = self._segments.active
-        return SyncedEnd(active.next_offset, active.base_offset, active.size_bytes)
 
     def _take_over(self) -> None:
         """Make an opened log ready for appends."""
@@ -987,9 +817,9 @@ class PartitionLog:
         if is_on_disk:
             self._segments.trust_names()
         elif self.awaits_sync:
-            self._sync(self._segments.last(self.recovery.unsynced_segments))
+            self._sync.run(self._segments.last(self.recovery.unsynced_segments))
         # A log with a damaged end had more on disk than it shows: the recovery point stays.
-        self.synced = self._end()._replace(offset=max(self.recovery_point, self.log_end_offset))
+        self.synced = self._sync.end._replace(offset=max(self.recovery_point, self.log_end_offset))
 
     def check_end(self) -> None:
         """Check that where the log ends is where its records end.
@@ -1011,33 +841,9 @@ class PartitionLog:
         offset, data = self._segments.active.next_offset, bytearray(control)
         set_offset_and_epoch(data, offset, self.epochs.current)
         batch = RecordBatch(data)
-        self._write(data, [batch], now_ms)
+        self._appends.write(data, [batch], now_ms)
         self._producers.note(batch, offset)
         return AppendResult(offset, offset, -1, len(data))
-
-    def _write(self, data: Content, batches: list[RecordBatch], now_ms: int) -> None:
-        try:
-            # In this order, so that each failure leaves a log that the next append can continue:
-            # the directory, indexes that a full disk refused, the epoch (durable before its first
-            # batch), the roll, and the batches last.
-            if not self._segments.has_folder:
-                self._segments.make_folder()
-            if self._segments.has_unwritten_indexes:
-                self._segments.settle_indexes()
-            self.epochs.note(self._segments.active.next_offset)
-            last = self._segments.active
-            if self._rolling.due(last, self.config, size_of(data), batches, now_ms=now_ms):
-                self._roll()
-            segment = self._segments.active
-            self._disk.check_linked(segment, now_ms)
-            if segment.size_bytes == 0:
-                self._rolling.begin(now_ms)
-            self._dirty = True
-            if segment.is_new:
-                self._segments.has_unsynced_names = True
-            segment.append(data, batches)
-        except OSError as error:
-            raise self._disk.note_error(error) from error
 
     def roll_late(self, now_ms: int) -> None:
         """Begin the segment that a roll budget has postponed, unless an append has done so.
@@ -1045,47 +851,5 @@ class PartitionLog:
         Raises:
             LogDirectoryError: the disk refused; the next append tries again.
         """
-        active = self._segments.active
-        if self._closed or self._disk.failure is not None or active.has_damaged_end:
-            return
-        if active.size_bytes and self._rolling.is_time(
-            active, self.config, active.max_timestamp_ms, now_ms=now_ms
-        ):
-            with self._disk.errors:
-                self._roll()
-            self._rolling.begin(now_ms)
-
-    def _roll(self, *, before_deletion: bool = False) -> None:
-        """Begin a new segment; if a step fails, the next append repeats it.
-
-        With `before_deletion`, the sealed segment is about to be deleted, so its indexes and
-        snapshot are optional: a full disk, which the deletion will relieve, must not prevent it.
-        """
-        sealed = self._segments.active
-        for write in (sealed.trim_indexes, self._producers.keep):
-            if before_deletion:
-                sealed.write_if_space(write)
-            else:
-                write()
-        self._segments.add(sealed.next_offset, durable=not self.syncs_off_loop)
-        sealed.close()
-        if self.syncs_off_loop and len(self._segments.unsynced) < UNSYNCED_MAX:
-            self._segments.unsynced = [*self._segments.unsynced, sealed]
-            return
-        # At most two segments are unsynced: when segment n+1 is sealed, segment n is synced. The
-        # sync runs in the append, once per segment.
-        self._sync(self._segments.unsynced)
-        self._segments.unsynced = [sealed]
-        self.synced = max(self.synced, SyncedEnd(sealed.base_offset, sealed.base_offset, 0))
-
-    def _sync(self, segments: list[Segment]) -> None:
-        try:
-            for segment in segments:
-                segment.sync()
-            if self._segments.has_unsynced_names:
-                self._segments.sync_names()
-                self._segments.has_unsynced_names = False
-        except OSError as error:
-            # The kernel may have dropped the pages it could not write: a second sync would
-            # succeed without writing them.
-            raise self._disk.fail(error) from error
+        if not self._closed:
+            self._appends.roll_late(now_ms)
