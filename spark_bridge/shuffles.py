@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from spark_bridge.partial_aggregation import BEFORE_ALL_MS, FoldableRows, numbers_of
+from spark_bridge.partial_aggregation.foldable_rows import BEFORE_ALL_MS, FoldableRows
+from spark_bridge.partial_aggregation.folded_reader import numbers_of
 from streamlog.history.plan import Plan, Stage
 from streamlog.history.staging import source_in, sources_of
 from streamlog.history.task_run import Arrival, Arrivals

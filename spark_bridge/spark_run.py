@@ -22,7 +22,7 @@ from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sql
 
-from spark_bridge.partial_aggregation import BEFORE_ALL_MS
+from spark_bridge.partial_aggregation.foldable_rows import BEFORE_ALL_MS
 from spark_bridge.python_failures import first_line
 from spark_bridge.shuffles import COLUMNS, ORDER, SEED
 from spark_bridge.spark_session import session

@@ -30,7 +30,7 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 
-from spark_bridge.partial_aggregation import FoldedReader
+from spark_bridge.partial_aggregation.folded_reader import FoldedReader
 from spark_bridge.python_failures import without_traceback
 from spark_bridge.shuffles import ShuffleReader, ShuffleRows
 from streamlog.clock import Clock, SystemClock

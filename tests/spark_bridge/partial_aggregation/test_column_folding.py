@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_bridge import partial_aggregation
-from spark_bridge.partial_aggregation import Folding, RowGroups
+from spark_bridge.partial_aggregation import column_folding
+from spark_bridge.partial_aggregation.column_folding import Folding, RowGroups
 from streamlog.history.lowering import NotLowered
 from streamlog.nodes.stream_nodes import Aggregator, WholeNumbers
 
@@ -75,8 +75,8 @@ def test_pieces_are_what_plain_python_folds(rows: list[Any], chunks: int, piece_
     columns = Folding(NUMBERS)
     found: list[tuple[Group, tuple[int, ...]]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partial_aggregation, "PIECE_ROWS", piece_rows)
-        patch.setattr(partial_aggregation, "EXPANDED_ROWS", 10)
+        patch.setattr(column_folding, "PIECE_ROWS", piece_rows)
+        patch.setattr(column_folding, "EXPANDED_ROWS", 10)
         for whole in columns.into_windows(records(rows, chunks)):
             for task, window, data in columns.pieces(whole):
                 piece = columns.piece(data)

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from spark_bridge.partial_aggregation import PIECE, SOURCE, FoldableRows, Folding
+from spark_bridge.partial_aggregation.column_folding import Folding
+from spark_bridge.partial_aggregation.foldable_rows import PIECE, SOURCE, FoldableRows
 from streamlog import tumbling
 from streamlog.history.lowering import NotLowered
 from streamlog.history.stage_task import SourceEnd

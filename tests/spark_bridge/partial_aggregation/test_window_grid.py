@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_bridge.partial_aggregation import WindowGrid
+from spark_bridge.partial_aggregation.window_grid import WindowGrid
 from streamlog import hopping, tumbling
 from streamlog.windows.definitions import Windows
 from streamlog.windows.emit import is_late
