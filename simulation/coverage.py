@@ -52,7 +52,12 @@ MACHINES: Final[Mapping[str, Sequence[str]]] = {
         "committed_offsets",
         "group_member",
     ),
-    "streamlog.broker.coordinator.transaction": ("producer_ids", "transaction_coordinator"),
+    "streamlog.broker.coordinator.transaction": (
+        "coordinated_transaction",
+        "marker_queue",
+        "producer_ids",
+        "transaction_coordinator",
+    ),
 }
 """State machines, by the room that they are in: what decides, and does no I/O."""
 LEAST_PERCENT: Final = 90.0

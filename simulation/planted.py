@@ -297,7 +297,7 @@ SHORT_CUTS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "transaction markers that are not retried",
         (
-            "tests/broker/coordinator/transaction/test_transaction_coordinator.py::test_every_marker_is_written_and_never_sent_twice_at_once",
+            "tests/broker/coordinator/transaction/test_marker_queue.py::test_every_marker_is_written_and_never_sent_twice_at_once",
             BROKER + "test_transactions.py::test_a_prepared_commit_completes_after_a_restart",
         ),
     ),

@@ -12,7 +12,7 @@ from asyncio.subprocess import PIPE, STDOUT
 import pytest
 
 from conformance import kafka
-from streamlog.broker.coordinator.transaction.transaction_coordinator import (
+from streamlog.broker.coordinator.transaction.coordinated_transaction import (
     CoordinatedTransaction,
     TransactionState,
 )

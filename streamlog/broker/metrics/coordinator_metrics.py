@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from streamlog.broker.coordinator.group.group_coordinator import CLASSIC, CONSUMER
-from streamlog.broker.coordinator.transaction.transaction_coordinator import TransactionState
+from streamlog.broker.coordinator.transaction.coordinated_transaction import TransactionState
 from streamlog.metrics.registry import ITEMS_PER_STEP, Kind, Metric, Point, number
 
 if TYPE_CHECKING:

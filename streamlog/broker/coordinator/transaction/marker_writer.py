@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamlog import repeated
 from streamlog.broker.coordinator.group.group_runtime import OFFSETS_TOPIC
-from streamlog.broker.coordinator.transaction.transaction_coordinator import (
+from streamlog.broker.coordinator.transaction.marker_queue import (
     NEEDLESS,
     MarkerJob,
     MarkerQueue,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from streamlog.broker.coordinator.group.group_runtime import CoordinatorRuntime
-    from streamlog.broker.coordinator.transaction.transaction_coordinator import LeaderOf
+    from streamlog.broker.coordinator.transaction.marker_queue import LeaderOf
     from streamlog.broker.replication.partition import Partition, Partitions
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message

@@ -42,8 +42,8 @@ from streamlog.protocol.schema import Message, one_buffer
 from streamlog.records.batch import RecordBatch
 
 if TYPE_CHECKING:
+    from streamlog.broker.coordinator.transaction.marker_queue import LeaderOf
     from streamlog.broker.coordinator.transaction.marker_writer import Call, PartitionKey, Spawn
-    from streamlog.broker.coordinator.transaction.transaction_coordinator import LeaderOf
     from streamlog.broker.coordinator.transaction.transaction_runtime import TransactionRuntime
     from streamlog.broker.replication.partition import Partition, Partitions
     from streamlog.broker.security.principals import RequestContext

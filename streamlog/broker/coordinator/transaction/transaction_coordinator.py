@@ -20,18 +20,14 @@ side:
 
 `take_endings` returns prepared transactions, also after a restart, and `on_ended` completes them.
 EndTxn is answered then, so that a producer that commits and reads sees its own records.
-`CoordinatedTransaction` is the state of one transactional id, with its record. `MarkerQueue`
-decides which marker goes to which broker, and when to try again.
 
-Rules of this module: in one partition, at most one attempt to write a transaction's marker is open.
-A second one could reach the leader when the producer is in its next transaction, and end that one.
+Not done here: the state of one transactional id, with its record (`coordinated_transaction`), and
+which marker goes to which broker, when (`marker_queue`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
@@ -44,9 +40,18 @@ from streamlog.broker.coordinator.shard import (
     ShardOutcome,
     refuse,
 )
-from streamlog.errors import CorruptData
+from streamlog.broker.coordinator.transaction.coordinated_transaction import (
+    NO_PRODUCER,
+    CoordinatedTransaction,
+    Ending,
+    Producer,
+    TransactionPartition,
+    TransactionState,
+    decode_record,
+    record_of,
+    tombstone_of,
+)
 from streamlog.protocol.api_table import TRANSACTIONS_V2, TRANSACTIONS_V2_SINCE
-from streamlog.protocol.codec import decode_versioned, encode_versioned
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.error_responses import by_partition, response_by_item
 from streamlog.protocol.messages.classic_groups import InitProducerIdRequest, InitProducerIdResponse
@@ -56,265 +61,12 @@ from streamlog.protocol.messages.transaction_messages import (
     AddPartitionsToTxnResponse,
     EndTxnRequest,
     EndTxnResponse,
-    PartitionsSchema,
-    TransactionLogKey,
-    TransactionLogValue,
 )
 from streamlog.replace import replace
 
 if TYPE_CHECKING:
     from streamlog.broker.config.coordinators import TransactionConfig
     from streamlog.protocol.schema import Message
-
-
-NO_EPOCH = -1
-NO_PRODUCER = -1
-NO_TIME_MS = -1
-EPOCH_MAX = 2**15 - 1
-"""The last epoch is kept for fencing: no producer writes with it."""
-KEY_VERSION = 0
-VALUE_VERSION = 1
-
-TransactionPartition = tuple[str, int]
-Producer = tuple[int, int]
-"""Producer id and producer epoch."""
-
-
-class TransactionState(IntEnum):
-    """The state of a transactional id, by Kafka's numbers in records."""
-
-    EMPTY = 0
-    ONGOING = 1
-    PREPARE_COMMIT = 2
-    PREPARE_ABORT = 3
-    COMPLETE_COMMIT = 4
-    COMPLETE_ABORT = 5
-
-    @property
-    def title(self) -> str:
-        """The name in Kafka's admin API."""
-        return self.name.title().replace("_", "")
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether the outcome is decided and markers are being written."""
-        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
-
-    @property
-    def outcome(self) -> TransactionState:
-        """The state that a prepared transaction reaches when its markers are written."""
-        committed = self is TransactionState.PREPARE_COMMIT
-        return TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
-
-    @property
-    def is_abort(self) -> bool:
-        """Whether the transaction is being aborted, or was."""
-        return self in (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no transaction is open or being ended."""
-        return not self.is_prepared and self is not TransactionState.ONGOING
-
-
-class CoordinatedTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A transactional id, its current producer, and its transaction."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    timeout_ms: int
-    previous_producer_id: int = NO_PRODUCER
-    """The producer id that asked for this epoch with the one before (KIP-360)."""
-    state: TransactionState = TransactionState.EMPTY
-    partitions: frozenset[TransactionPartition] = frozenset()
-    start_ms: int = NO_TIME_MS
-    update_ms: int = NO_TIME_MS
-    next_producer_id: int = NO_PRODUCER
-    """The producer id that replaces this one when the transaction is completed."""
-    client_version: int = 0
-    """`TRANSACTIONS_V2` if the end of the last transaction raised its producer's epoch."""
-
-    @property
-    def next_producer(self) -> Producer:
-        """The producer id and epoch of the next transaction, as far as it is decided."""
-        if self.next_producer_id != NO_PRODUCER:
-            return self.next_producer_id, 0
-        return self.producer_id, self.producer_epoch
-
-    @property
-    def is_ended_by(self) -> Producer | None:
-        """The producer id and epoch whose EndTxn raised the epoch, until the next transaction.
-
-        The producer may have missed the response and ask again, also after a restart.
-        """
-        if self.client_version < TRANSACTIONS_V2 or self.state in _UNENDED:
-            return None
-        # Epoch 0 follows the last epoch of the producer id before.
-        if self.producer_epoch == 0:
-            return self.previous_producer_id, EPOCH_MAX - 1
-        return self.producer_id, self.producer_epoch - 1
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether the producer id has no epoch left that a producer may write with."""
-        return self.producer_epoch >= EPOCH_MAX - 1
-
-    @property
-    def is_resumed_by(self) -> Producer | None:
-        """The producer id and epoch that asked for the current ones, until these are used.
-
-        The producer may have missed the response and ask again, also after a restart.
-        """
-        if self.state is not TransactionState.EMPTY or self.previous_producer_id == NO_PRODUCER:
-            return None
-        # Either the epoch was raised by one, or it was exhausted and the id is a new one.
-        is_same = self.previous_producer_id == self.producer_id
-        return self.previous_producer_id, self.producer_epoch - 1 if is_same else EPOCH_MAX - 1
-
-    def restart(self, *, epoch: int, timeout_ms: int, wall_ms: int) -> CoordinatedTransaction:
-        """Return the state in which a producer begins with a new epoch."""
-        return replace(
-            self,
-            producer_epoch=epoch,
-            timeout_ms=timeout_ms,
-            state=TransactionState.EMPTY,
-            partitions=frozenset(),
-            start_ms=NO_TIME_MS,
-            update_ms=wall_ms,
-            client_version=0,
-        )
-
-    def with_partitions(
-        self, added: frozenset[TransactionPartition], wall_ms: int
-    ) -> CoordinatedTransaction:
-        """Return the state with more partitions; a transaction begins unless one is open."""
-        begins = self.state.is_idle
-        return replace(
-            self,
-            state=TransactionState.ONGOING,
-            partitions=added if begins else self.partitions | added,
-            start_ms=wall_ms if begins else self.start_ms,
-            update_ms=wall_ms,
-        )
-
-    def prepare(self, *, committed: bool, fenced: bool, wall_ms: int) -> CoordinatedTransaction:
-        """Return the state in which the outcome is decided.
-
-        With `fenced`, it has an epoch that no producer has, which fences the current one.
-        """
-        kind = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
-        epoch = self.producer_epoch + 1 if fenced else self.producer_epoch
-        return replace(self, state=kind, producer_epoch=epoch, update_ms=wall_ms, client_version=0)
-
-    def prepare_raised(
-        self, *, committed: bool, next_producer_id: int, wall_ms: int
-    ) -> CoordinatedTransaction:
-        """Return the state in which the outcome is decided, with the epoch that follows.
-
-        The markers carry it, so that partitions refuse what is late of this transaction. If it is
-        the last one, `next_producer_id` takes over when they are written.
-        """
-        return replace(
-            self,
-            state=TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT,
-            producer_epoch=self.producer_epoch + 1,
-            next_producer_id=next_producer_id,
-            start_ms=self.start_ms if self.start_ms != NO_TIME_MS else wall_ms,
-            update_ms=wall_ms,
-            client_version=TRANSACTIONS_V2,
-        )
-
-    def complete(self, wall_ms: int) -> CoordinatedTransaction:
-        """Return the state in which all markers are written."""
-        producer_id, epoch = self.next_producer
-        is_replaced = producer_id != self.producer_id
-        return replace(
-            self,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            previous_producer_id=self.producer_id if is_replaced else self.previous_producer_id,
-            next_producer_id=NO_PRODUCER,
-            state=self.state.outcome,
-            partitions=frozenset(),
-            start_ms=NO_TIME_MS,
-            update_ms=wall_ms,
-        )
-
-
-_UNENDED = frozenset({TransactionState.EMPTY, TransactionState.ONGOING})
-"""The states in which nothing is left of the end of a transaction."""
-
-
-def record_of(transaction: CoordinatedTransaction) -> CoordinatorRecord:
-    """Return the record of a transactional id's state."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(transaction.partitions):
-        topics.setdefault(topic, []).append(partition)
-    value = TransactionLogValue(
-        producer_id=transaction.producer_id,
-        previous_producer_id=transaction.previous_producer_id,
-        next_producer_id=transaction.next_producer_id,
-        producer_epoch=transaction.producer_epoch,
-        transaction_timeout_ms=transaction.timeout_ms,
-        transaction_status=transaction.state,
-        transaction_partitions=[
-            PartitionsSchema(topic=topic, partition_ids=numbers)
-            for topic, numbers in topics.items()
-        ],
-        transaction_last_update_timestamp_ms=transaction.update_ms,
-        transaction_start_timestamp_ms=transaction.start_ms,
-        client_transaction_version=transaction.client_version,
-    )
-    return CoordinatorRecord(
-        _key(transaction.transactional_id), encode_versioned(value, VALUE_VERSION)
-    )
-
-
-def tombstone_of(transactional_id: str) -> CoordinatorRecord:
-    """Return the record that deletes a transactional id."""
-    return CoordinatorRecord(_key(transactional_id), None)
-
-
-def decode_record(record: CoordinatorRecord) -> tuple[str, CoordinatedTransaction | None]:
-    """Return a record's transactional id, and its state or None if it is deleted.
-
-    Raises:
-        CorruptData: it is cut off, or has an unknown state.
-    """
-    transactional_id = decode_versioned(TransactionLogKey, record.key).transactional_id
-    if record.value is None:
-        return transactional_id, None
-    value = decode_versioned(TransactionLogValue, record.value)
-    try:
-        state = TransactionState(value.transaction_status)
-    except ValueError as error:
-        raise CorruptData(
-            f"the record of transactional id {transactional_id!r} has the unknown state"
-            f" {value.transaction_status}"
-        ) from error
-    return transactional_id, CoordinatedTransaction(
-        transactional_id=transactional_id,
-        producer_id=value.producer_id,
-        producer_epoch=value.producer_epoch,
-        timeout_ms=value.transaction_timeout_ms,
-        previous_producer_id=value.previous_producer_id,
-        state=state,
-        partitions=frozenset(
-            (each.topic, number)
-            for each in value.transaction_partitions or ()
-            for number in each.partition_ids
-        ),
-        start_ms=value.transaction_start_timestamp_ms,
-        update_ms=value.transaction_last_update_timestamp_ms,
-        next_producer_id=value.next_producer_id,
-        client_version=value.client_transaction_version,
-    )
-
-
-def _key(transactional_id: str) -> bytes:
-    return encode_versioned(TransactionLogKey(transactional_id=transactional_id), KEY_VERSION)
-
 
 ID_BYTES_MAX = 32_767
 """The longest string with a two-byte length: the record has to name the transactional id."""
@@ -341,18 +93,6 @@ class TransactionDeps(NamedTuple):
     partition_exists: Callable[[str, int], bool]
     offsets_partition: Callable[[str], TransactionPartition]
     """Returns the partition that stores the offsets of a group."""
-
-
-class Ending(NamedTuple):
-    """A decided transaction whose markers have to be written."""
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
-    committed: bool
-    partitions: frozenset[TransactionPartition]
-    client_version: int = 0
-    """As in `CoordinatedTransaction`: whether the epoch is the one after the transaction's."""
 
 
 class TransactionCoordinator:
@@ -770,133 +510,3 @@ def _outcome(
 ) -> ShardOutcome:
     records = () if changed is None else (record_of(changed),)
     return ShardOutcome(records, (Answer(caller.ticket, response),))
-
-
-RETRY_MS = 50
-"""The pause before the second attempt to write a marker; it doubles with each attempt,"""
-RETRY_MS_MAX = 1_000
-"""up to this limit."""
-NEEDLESS = frozenset(
-    {
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-        ErrorCode.POLICY_VIOLATION,
-    }
-)
-"""Nothing is left to decide: a newer instance of the producer, or of its coordinator, has written
-already; or the topic has become a mirror, and the cluster that it follows has decided."""
-
-LeaderOf = Callable[[TransactionPartition], int | None]
-"""Returns the leader of a partition; negative if there is none, None if the partition is gone."""
-
-
-class MarkerJob(NamedTuple):
-    """A decided transaction, and the coordinator that decided it."""
-
-    ending: Ending
-    shard: int
-    """The coordinator's partition of `__transaction_state`."""
-    coordinator_epoch: int
-
-
-class Try(NamedTuple):
-    """The markers of one job that go to one broker."""
-
-    number: int
-    """The number of the job."""
-    job: MarkerJob
-    node_id: int
-    partitions: tuple[TransactionPartition, ...]
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """When a marker is attempted next, and how many attempts it had."""
-
-    at_ms: int
-    tries: int = 0
-
-
-@dataclass(slots=True)
-class _OpenJob:
-    """A job with the partitions that are not done."""
-
-    job: MarkerJob
-    due: dict[TransactionPartition, _Attempt]
-    in_flight: dict[TransactionPartition, _Attempt] = field(default_factory=dict)
-
-
-class MarkerQueue:
-    """All markers that this broker, as a coordinator, has to have written."""
-
-    def __init__(self) -> None:
-        self._open: dict[int, _OpenJob] = {}
-        self._numbers = 0
-
-    def __len__(self) -> int:
-        """The number of incomplete transactions."""
-        return len(self._open)
-
-    def add(self, job: MarkerJob, now_ms: int) -> None:
-        """Add a transaction whose decision is durable."""
-        self._numbers += 1
-        partitions = sorted(job.ending.partitions)
-        self._open[self._numbers] = _OpenJob(
-            job, {partition: _Attempt(now_ms) for partition in partitions}
-        )
-
-    def forget(self, index: int) -> None:
-        """Drop the jobs of a partition, because another coordinator takes over and starts again."""
-        self._open = {n: each for n, each in self._open.items() if each.job.shard != index}
-
-    def take(self, leader_of: LeaderOf, now_ms: int) -> list[Try]:
-        """Take the markers to write now.
-
-        Each try must be followed by `on_code` for each partition.
-        """
-        return [
-            each for number in list(self._open) for each in self._tries(number, leader_of, now_ms)
-        ]
-
-    def on_code(self, number: int, partition: TransactionPartition, code: int, now_ms: int) -> None:
-        """Note the result of a try; REQUEST_TIMED_OUT if it is unknown."""
-        known = self._open.get(number)
-        if known is None:
-            return  # The job was dropped.
-        due = known.in_flight.pop(partition)
-        if code != ErrorCode.NONE and code not in NEEDLESS:
-            self._put_off(known, partition, due, now_ms)
-
-    def take_complete(self) -> list[MarkerJob]:
-        """Take the jobs that are complete."""
-        done = [n for n, each in self._open.items() if not each.due and not each.in_flight]
-        return [self._open.pop(number).job for number in done]
-
-    def next_deadline_ms(self) -> int | None:
-        """When `take` has something to do; None if it never has without other events."""
-        waiting = (due.at_ms for each in self._open.values() for due in each.due.values())
-        return min(waiting, default=None)
-
-    def _tries(self, number: int, leader_of: LeaderOf, now_ms: int) -> list[Try]:
-        known = self._open[number]
-        # A marker that is under way is in `in_flight` and not in `due`, so it is never attempted
-        # twice at the same time.
-        partitions: dict[int, list[TransactionPartition]] = {}
-        for partition in [partition for partition, due in known.due.items() if due.at_ms <= now_ms]:
-            due = known.due.pop(partition)
-            leader = leader_of(partition)
-            if leader is None:
-                continue  # The partition was deleted: nothing to end there.
-            if leader < 0:
-                self._put_off(known, partition, due, now_ms)
-                continue
-            known.in_flight[partition] = due
-            partitions.setdefault(leader, []).append(partition)
-        return [Try(number, known.job, node_id, tuple(own)) for node_id, own in partitions.items()]
-
-    def _put_off(
-        self, known: _OpenJob, partition: TransactionPartition, due: _Attempt, now_ms: int
-    ) -> None:
-        # Doubles from 50 ms to 1 s; the shift is bounded so that the number stays small.
-        pause_ms = min(RETRY_MS << min(due.tries, 10), RETRY_MS_MAX)
-        known.due[partition] = _Attempt(now_ms + pause_ms, due.tries + 1)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from streamlog.broker.coordinator.group.group_requests import gather_answers
 from streamlog.broker.coordinator.shard import refuse
+from streamlog.broker.coordinator.transaction.coordinated_transaction import (
+    EPOCH_MAX,
+    TransactionState,
+)
 from streamlog.broker.coordinator.transaction.partition_verification import (
     PASSING,
     TransactionalWrite,
-)
-from streamlog.broker.coordinator.transaction.transaction_coordinator import (
-    EPOCH_MAX,
-    TransactionState,
 )
 from streamlog.broker.future_responses import Answer, chain_response, map_response
 from streamlog.broker.handlers import Handlers, entry, shared_entry
@@ -64,11 +64,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from streamlog.broker.coordinator.group.group_requests import GroupRequests
+    from streamlog.broker.coordinator.transaction.coordinated_transaction import (
+        CoordinatedTransaction,
+    )
     from streamlog.broker.coordinator.transaction.partition_verification import (
         PartitionVerification,
-    )
-    from streamlog.broker.coordinator.transaction.transaction_coordinator import (
-        CoordinatedTransaction,
     )
     from streamlog.broker.coordinator.transaction.transaction_runtime import TransactionRuntime
     from streamlog.broker.security.principals import RequestContext

@@ -26,14 +26,12 @@ from streamlog.broker.coordinator.shard import (
     ShardOutcome,
     refuse,
 )
+from streamlog.broker.coordinator.transaction.coordinated_transaction import Ending, tombstone_of
+from streamlog.broker.coordinator.transaction.marker_queue import LeaderOf, MarkerJob
 from streamlog.broker.coordinator.transaction.marker_writer import MarkerWriter
 from streamlog.broker.coordinator.transaction.transaction_coordinator import (
-    Ending,
-    LeaderOf,
-    MarkerJob,
     TransactionCoordinator,
     TransactionDeps,
-    tombstone_of,
 )
 from streamlog.broker.storage.validator import AppendOrigin
 from streamlog.errors import LogError, StreamlogError
@@ -43,10 +41,10 @@ from streamlog.records.batch import RecordBatch, encode_batch
 if TYPE_CHECKING:
     from streamlog.broker.config.coordinators import TransactionConfig
     from streamlog.broker.coordinator.group.group_runtime import CoordinatorRuntime
-    from streamlog.broker.coordinator.transaction.producer_ids import ProducerIds
-    from streamlog.broker.coordinator.transaction.transaction_coordinator import (
+    from streamlog.broker.coordinator.transaction.coordinated_transaction import (
         CoordinatedTransaction,
     )
+    from streamlog.broker.coordinator.transaction.producer_ids import ProducerIds
     from streamlog.broker.replication.partition import Partitions
     from streamlog.clock import Clock
     from streamlog.protocol.schema import Message

@@ -13,19 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.coordinator.transaction.transaction_coordinator import (
+from streamlog.broker.coordinator.transaction.coordinated_transaction import (
     EPOCH_MAX,
-    TIMEOUT_CHECK_MS,
-    TransactionCoordinator,
-    TransactionRules,
     TransactionState,
     decode_record,
     record_of,
 )
+from streamlog.broker.coordinator.transaction.transaction_coordinator import (
+    TIMEOUT_CHECK_MS,
+    TransactionCoordinator,
+    TransactionRules,
+)
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.transaction_messages import EndTxnRequest, EndTxnResponse
 from streamlog.replace import replace
-from tests.broker.coordinator.test_transaction_coordinator import ID, Driver, Producer
+from tests.broker.coordinator.transaction.test_transaction_coordinator import ID, Driver, Producer
 
 NONE, FENCED, INVALID = (
     ErrorCode.NONE,
