@@ -7,11 +7,10 @@ its key has there; a topic that does not come back ends the worker with the topi
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import pytest
 
@@ -23,14 +22,19 @@ from streamlog.protocol.schema import id_text
 from streamlog.record import TopicPartition
 from streamlog.records.partitioners import DEFAULT, partition_by
 from streamlog.worker.commit import sinks
-from streamlog.worker.worker import Worker
+from tests.worker.recreated_topics import (
+    DEADLINE_S,
+    GUARANTEES,
+    Guarantee,
+    failing,
+    feed,
+    running,
+    said,
+)
 
-DEADLINE_S: Final = 60
 SOURCE: Final = TopicPartition("source", 0)
 KEYS: Final = tuple(f"k{number}" for number in range(20))
 
-Guarantee = Literal["exactly_once", "at_least_once"]
-GUARANTEES: Final[tuple[Guarantee, ...]] = ("exactly_once", "at_least_once")
 Rows = list[tuple[int, str, str]]
 """Partition, key and value."""
 
@@ -72,24 +76,17 @@ async def working(
         for name in ("source", "out"):
             with suppress(TopicExists):
                 await create(log, name, 1)
-        stop = asyncio.Event()
-        worker = Worker(app.program(), log_url=str(app.log), announce=lambda _: None)
-        task = asyncio.create_task(worker.run(stop))
-        try:
+        async with running(app.program(), str(app.log)) as (task, stop):
             yield log, task, stop
-        finally:
-            stop.set()
-            await asyncio.wait([task])
 
 
 async def create(log: Log, name: str, partitions: int) -> None:
     await log.admin().create_topics([NewTopic(name, partitions)])
 
 
-async def feed(log: Log, word: str) -> None:
-    async with log.producer() as producer:
-        for key in KEYS:
-            await producer.send("source", word.encode(), key=key.encode())
+def words(word: str) -> list[tuple[str, str]]:
+    """Return a record with this value for each key."""
+    return [(key, word) for key in KEYS]
 
 
 async def rows(log: Log, partitions: int) -> Rows:
@@ -126,25 +123,13 @@ async def copied(log: Log, task: asyncio.Task[None]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def said(caplog: pytest.LogCaptureFixture, text: str, task: asyncio.Task[None]) -> str:
-    """Wait for a warning with this text; returns it."""
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            lines = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-            for line in lines:
-                if text in line:
-                    return line
-            assert not task.done(), task.result()
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_rows_go_to_the_new_topic_by_its_partitions(
     tmp_path: Path, guarantee: Guarantee, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with working(tmp_path, guarantee) as (log, task, _):
-            await feed(log, "old")
+            await feed(log, "source", words("old"))
             await copied(log, task)
             (old,) = await log.admin().find_topics(["out"])
             # The worker has nothing to write, so no answer of a broker would tell it.
@@ -155,7 +140,7 @@ def test_rows_go_to_the_new_topic_by_its_partitions(
             assert id_text(old.topic_id) in line
             assert id_text(new.topic_id) in line
             assert "with 3 partitions instead of 1" in line
-            await feed(log, "new")
+            await feed(log, "source", words("new"))
             await until(log, 3, expected("new", 3), task)
 
     asyncio.run(main())
@@ -167,11 +152,11 @@ def test_tasks_wait_for_an_output_that_is_gone(
 ) -> None:
     async def main() -> None:
         async with working(tmp_path, guarantee) as (log, task, _):
-            await feed(log, "old")
+            await feed(log, "source", words("old"))
             await copied(log, task)
             await log.admin().delete_topics(["out"])
             await said(caplog, "out: deleted while this worker writes to it", task)
-            await feed(log, "new")
+            await feed(log, "source", words("new"))
             await said(caplog, "waiting 60 s for outputs to be created again: out", task)
             await create(log, "out", 2)
             await until(log, 2, expected("new", 2), task)
@@ -179,53 +164,41 @@ def test_tasks_wait_for_an_output_that_is_gone(
     asyncio.run(main())
 
 
+async def ended(path: Path, guarantee: Guarantee, build: Callable[[App], None] = copying) -> None:
+    """Delete the output under a worker that has more to write, and wait for the worker's end."""
+    async with failing(working(path, guarantee, build)) as (log, task, _):
+        await feed(log, "source", words("old"))
+        await copied(log, task)
+        await log.admin().delete_topics(["out"])
+        await feed(log, "source", words("new"))
+        async with asyncio.timeout(DEADLINE_S):
+            await task
+
+
+DELETED: Final = "topic 'out', which app 'copies' writes to, was deleted"
+
+
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_an_output_that_stays_away_ends_the_worker_with_its_name(
-    tmp_path: Path,
-    guarantee: Guarantee,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, guarantee: Guarantee, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sinks, "RETURN_MS", 100)
 
     async def main() -> None:
-        async with working(tmp_path, guarantee) as (log, task, _):
-            await feed(log, "old")
-            await copied(log, task)
-            await log.admin().delete_topics(["out"])
-            await feed(log, "new")
-            await ended(task)
-            # Nothing is lost: the next start writes what this one could not.
-            await create(log, "out", 1)
+        with pytest.raises(UnknownTopicOrPartition, match=DELETED) as caught:
+            await ended(tmp_path, guarantee)
+        assert caught.value.exit_code == 3
+        # Nothing is lost: the next start writes what this one could not.
         async with working(tmp_path, guarantee) as (log, task, _):
             await until(log, 1, expected("new", 1), task)
 
     asyncio.run(main())
 
 
-async def ended(task: asyncio.Task[None]) -> None:
-    """Wait for the worker's end, for the topic that is gone."""
-    async with asyncio.timeout(DEADLINE_S):
-        await asyncio.wait([task])
-    error = task.exception()
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, UnknownTopicOrPartition), repr(error)
-    assert error.exit_code == 3
-    assert "topic 'out', which app 'copies' writes to, was deleted" in str(error)
-
-
 def test_an_agent_does_not_continue_without_its_output(tmp_path: Path) -> None:
     """What its function has yielded is lost in this process, so no offset behind it may commit."""
-
-    async def main() -> None:
-        async with working(tmp_path, "exactly_once", yielding) as (log, task, _):
-            await feed(log, "old")
-            await copied(log, task)
-            await log.admin().delete_topics(["out"])
-            await feed(log, "new")
-            await ended(task)
-
-    asyncio.run(main())
+    with pytest.raises(UnknownTopicOrPartition, match=DELETED):
+        asyncio.run(ended(tmp_path, "exactly_once", yielding))
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
@@ -234,10 +207,10 @@ def test_a_stop_does_not_wait_for_the_output(
 ) -> None:
     async def main() -> None:
         async with working(tmp_path, guarantee) as (log, task, stop):
-            await feed(log, "old")
+            await feed(log, "source", words("old"))
             await copied(log, task)
             await log.admin().delete_topics(["out"])
-            await feed(log, "new")
+            await feed(log, "source", words("new"))
             await said(caplog, "waiting 60 s", task)
             stop.set()
             async with asyncio.timeout(DEADLINE_S / 2):

@@ -33,15 +33,21 @@ from streamlog.protocol.schema import id_text
 from streamlog.record import TopicPartition
 from streamlog.worker.inputs.source_watch import RETURN_MS, SourceWatch
 from streamlog.worker.worker import Worker
+from tests.worker.recreated_topics import (
+    DEADLINE_S,
+    GUARANTEES,
+    Guarantee,
+    failing,
+    feed,
+    running,
+    said,
+)
 
 IS_THOROUGH = os.environ.get("STREAMLOG_PROFILE") == "thorough"
 SEEDS: Final = range(16 if IS_THOROUGH else 1)
 PARTITIONS: Final = 2
-DEADLINE_S: Final = 60
 KEYS: Final = ("a", "b", "c", "d")
 
-Guarantee = Literal["exactly_once", "at_least_once"]
-GUARANTEES: Final[tuple[Guarantee, ...]] = ("exactly_once", "at_least_once")
 Fed = tuple[str, str]
 """Key and value."""
 
@@ -153,25 +159,11 @@ async def create(log: Log, *names: str) -> None:
     await log.admin().create_topics([NewTopic(name, PARTITIONS) for name in names])
 
 
-async def feed(log: Log, topic: str, records: list[Fed]) -> None:
-    async with log.producer() as producer:
-        for key, value in records:
-            await producer.send(topic, value.encode(), key=key.encode())
-
-
 @asynccontextmanager
 async def worker(case: Case) -> AsyncIterator[asyncio.Task[None]]:
     """Run the app in a task until the block ends."""
-    stop = asyncio.Event()
-    running = Worker(case.app().program(), log_url=case.url, announce=lambda _: None).run(stop)
-    task = asyncio.create_task(running)
-    try:
+    async with running(case.app().program(), case.url) as (task, _):
         yield task
-        stop.set()
-        await task
-    finally:
-        stop.set()
-        await asyncio.wait([task])
 
 
 async def until(
@@ -304,28 +296,12 @@ def test_with_fail_a_worker_commits_nothing_for_the_recreated_topic(
 
 async def ended(case: Case, old: list[Fed], new: list[Fed] | None) -> None:
     """Wait for the worker's end; with `new`, recreate the topic while it runs."""
-    async with failing(case) as task:
+    async with failing(worker(case)) as task:
         if new is not None:
             await settled(case, [old], task)
             await recreate(case, new)
         async with asyncio.timeout(DEADLINE_S):
             await task
-
-
-@asynccontextmanager
-async def failing(case: Case) -> AsyncIterator[asyncio.Task[None]]:
-    """Like `worker`, but raises the worker's error alone."""
-    try:
-        async with worker(case) as task:
-            yield task
-    except BaseExceptionGroup as group:
-        raise first(group) from None
-
-
-def first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    for error in group.exceptions:
-        return first(error) if isinstance(error, BaseExceptionGroup) else error
-    raise AssertionError
 
 
 WITHOUT_STATE: Final = ("map", "repartition", "agent")
@@ -436,7 +412,7 @@ def test_a_global_table_follows_a_recreated_topic(tmp_path: Path, backend: str) 
                 await under(case)
 
     async def under(case: Case) -> None:
-        async with failing(case) as task:
+        async with failing(worker(case)) as task:
             await feed(case.log, "source", [("b", "5")])
             wanted = Counter(["1 name-a", "2 name-d", "3 other-a", "4 None", "5 other-b"])
             await until(rows_of(case), wanted, task)
@@ -581,10 +557,7 @@ def test_a_commit_that_a_deleted_topic_aborts_is_followed_by_a_wait_for_the_topi
                 await gate.reached()
                 await case.log.admin().delete_topics(["source"])
                 gate.opened.set()
-                async with asyncio.timeout(DEADLINE_S):
-                    while "waiting 60 s for it to be created again" not in caplog.text:
-                        assert not task.done() or task.result()
-                        await asyncio.sleep(0.02)
+                await said(caplog, "waiting 60 s for it to be created again", task)
                 assert "a commit was aborted" in caplog.text
                 await create(case.log, "source")
                 await feed(case.log, "source", [("c", "3"), ("d", "4")])
@@ -607,10 +580,7 @@ def test_a_worker_that_waits_for_a_deleted_topic_stops_at_once(
             async with worker(case) as task:
                 await settled(case, [old], task)
                 await case.log.admin().delete_topics(["source"])
-                async with asyncio.timeout(DEADLINE_S):
-                    while "waiting 60 s for it to be created again" not in caplog.text:
-                        assert not task.done() or task.result()
-                        await asyncio.sleep(0.02)
+                await said(caplog, "waiting 60 s for it to be created again", task)
                 stopped_s = time.monotonic()
             # A third of the wait: the stop has ended it, however slow the machine is.
             assert time.monotonic() - stopped_s < RETURN_MS / 3_000

@@ -23,8 +23,13 @@ from streamlog.connect.herding.herder_requests import (
     Write,
     WriteStatus,
 )
+from streamlog.connect.herding.lifecycle import ConnectorState
 from streamlog.connect.herding.own_tasks import RESTART_WAITS
 from streamlog.connect.herding.statuses import status_record
+
+SOURCE = {"connector.class": "Source", "tasks.max": "2", "name": "x"}
+SINK = {"connector.class": "Sink", "tasks.max": "3", "name": "y"}
+PARTS = [{"p": each} for each in "abcde"]
 
 
 class PluginsOfTests:
@@ -223,3 +228,16 @@ class HerderGroup:
                     self.wants_round = True
                 case _:
                     pass
+
+
+def group(*names: str) -> HerderGroup:
+    """Return a group of these workers, or of two, whose source `x` has the parts `PARTS`."""
+    made = HerderGroup(names or ("w1", "w2"), {"x": PARTS})
+    made.round()
+    return made
+
+
+def state(made: HerderGroup, name: str, task: int | None = None) -> ConnectorState | None:
+    """Return the state of a connector, or of one of its tasks, as the leader knows it."""
+    found = made.members[made.leader].herder.statuses.statuses.get((name, task))
+    return None if found is None else found.state

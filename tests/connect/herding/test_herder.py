@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from streamlog.connect.herding import dealing
 from streamlog.connect.herding import herder as herder_module
-from streamlog.connect.herding.configs import (
-    TASK_PARTS,
-    ConnectConfigs,
-    connector_record,
-    task_records,
-)
-from streamlog.connect.herding.herder import (
-    DISCOVER_EVERY,
-    DISCOVER_MS,
-    REQUEST_TIMEOUT_MS,
-    REQUESTS_MAX,
-    Herder,
-)
+from streamlog.connect.herding.configs import connector_record, task_records
+from streamlog.connect.herding.herder import REQUEST_TIMEOUT_MS, REQUESTS_MAX, Herder
 from streamlog.connect.herding.herder_requests import (
     ConnectorSlot,
     ConnectRefusal,
     DeleteConnector,
-    Discover,
     PatchConnector,
     PutConnector,
     Request,
@@ -41,22 +24,7 @@ from streamlog.connect.herding.lifecycle import VERSION, ConnectorState, TargetS
 from streamlog.connect.herding.own_tasks import StartCounts
 from streamlog.connect.herding.statuses import status_record
 from streamlog.replace import replace
-from tests.connect.herding.herder_group import HerderGroup, PluginsOfTests
-
-SOURCE = {"connector.class": "Source", "tasks.max": "2", "name": "x"}
-SINK = {"connector.class": "Sink", "tasks.max": "3", "name": "y"}
-PARTS = [{"p": each} for each in "abcde"]
-
-
-def group(*names: str) -> HerderGroup:
-    made = HerderGroup(names or ("w1", "w2"), {"x": PARTS})
-    made.round()
-    return made
-
-
-def state(made: HerderGroup, name: str, task: int | None = None) -> ConnectorState | None:
-    found = made.members[made.leader].herder.statuses.statuses.get((name, task))
-    return None if found is None else found.state
+from tests.connect.herding.herder_group import SINK, SOURCE, PluginsOfTests, group, state
 
 
 def test_a_created_source_is_dealt_evenly_and_every_part_has_one_reader() -> None:
@@ -131,35 +99,6 @@ def test_a_number_of_tasks_that_validation_has_not_seen_is_one_or_at_its_limit(
     made.log.append(connector_record("y", {**SINK, "tasks.max": text}))
     made.settle()
     assert len(made.running()) == count
-
-
-def test_new_parts_are_found_by_time_and_dealt_with_few_moves() -> None:
-    made = group()
-    made.ask(1, PutConnector("x", SOURCE))
-    made.settle()
-    before = [dict(member.running) for member in made.members.values()]
-    made.parts["x"] = [*PARTS, {"p": "f"}]
-    made.tick(30_000)
-    made.settle()
-    assert made.readers("x") == list("abcdef")
-    kept = [
-        member.running == was for member, was in zip(made.members.values(), before, strict=True)
-    ]
-    assert sorted(kept) == [False, True]
-
-
-@pytest.mark.parametrize("malformed", ["nonsense", '{"p":"a"}', "[1]", "[" * 100_000])
-def test_a_dealing_of_malformed_parts_is_made_anew(malformed: str) -> None:
-    made = group("w1")
-    made.log += [
-        connector_record("x", SOURCE),
-        *task_records("x", [{**SOURCE, TASK_PARTS: malformed}]),
-    ]
-    while made.read("w1"):
-        pass
-    made.discover()
-    made.round()
-    assert made.readers("x") == list("abcde")
 
 
 def test_pause_resume_and_stop_need_no_new_dealing_of_the_others() -> None:
@@ -243,47 +182,6 @@ def test_changed_settings_reach_every_task() -> None:
     assert made.answers[2].status == 200
     settings = [each[0] for member in made.members.values() for each in member.running.values()]
     assert [(each.get("colour"), each.get("name")) for each in settings] == [("red", None)] * 2
-
-
-def test_a_failed_task_is_started_again_after_its_wait() -> None:
-    made = group()
-    made.ask(1, PutConnector("y", SINK))
-    made.settle()
-    made.fail(ConnectorSlot("y", 1))
-    assert state(made, "y", 1) is ConnectorState.FAILED
-    made.tick(999)
-    assert ConnectorSlot("y", 1) not in made.running()
-    made.tick(1)
-    assert ConnectorSlot("y", 1) in made.running()
-    assert state(made, "y", 1) is ConnectorState.RUNNING
-
-
-def test_an_error_that_lasts_waits_for_a_restart_of_what_failed() -> None:
-    made = group()
-    made.ask(1, PutConnector("y", SINK))
-    made.settle()
-    made.fail(ConnectorSlot("y", 1), may_pass=False)
-    made.tick(10**9)
-    assert ConnectorSlot("y", 1) not in made.running()
-    made.ask(2, RestartConnector("y", include_tasks=True, only_failed=True))
-    made.settle()
-    assert ConnectorSlot("y", 1) in made.running()
-    assert made.answers[2].status == 202
-    made.ask(3, RestartConnector("y"))
-    made.settle()
-    assert made.answers[3].status == 204
-
-
-def test_a_task_is_restarted_by_the_worker_that_has_it() -> None:
-    made = group()
-    made.ask(1, PutConnector("y", SINK))
-    made.settle()
-    made.ask(2, RestartTask(ConnectorSlot("y", 0)))
-    assert made.answers[2].status == 204
-    with pytest.raises(ConnectRefusal, match="another worker"):
-        made.ask(3, RestartTask(ConnectorSlot("y", 1)))
-    with pytest.raises(ConnectRefusal, match="Unknown task: y-3"):
-        made.ask(4, RestartTask(ConnectorSlot("y", 3)))
 
 
 @pytest.mark.parametrize(
@@ -399,75 +297,6 @@ def test_a_status_is_shown_as_kafka_connect_shows_it() -> None:
         assert refused.value.status == 404
 
 
-@pytest.mark.parametrize("only_failed", [False, True])
-@pytest.mark.parametrize("include_tasks", [False, True])
-def test_a_restart_tells_what_it_restarts(*, include_tasks: bool, only_failed: bool) -> None:
-    made = group("w1")
-    made.ask(1, PutConnector("y", {**SINK, "tasks.max": "2"}))
-    made.settle()
-    made.fail(ConnectorSlot("y", 1), may_pass=False)
-    made.ask(2, RestartConnector("y", include_tasks=include_tasks, only_failed=only_failed))
-    made.settle()
-    running = made.running()
-    assert (ConnectorSlot("y", 1) in running) is include_tasks
-    answer = made.answers[2]
-    if not include_tasks and not only_failed:
-        assert (answer.status, answer.body) == (204, None)
-        return
-    body: Any = answer.body
-    assert answer.status == 202
-    assert body["connector"]["state"] == ("RUNNING" if only_failed else "RESTARTING")
-    states = ["RUNNING" if only_failed else "RESTARTING", "RESTARTING"]
-    found = [each["state"] for each in body["tasks"]]
-    assert found == (states if include_tasks else ["RUNNING", "FAILED"])
-
-
-def test_a_connector_that_fails_to_start_counts_as_a_failure_and_tells_why() -> None:
-    made = group("w1")
-    herder = made.members["w1"].herder
-    made.ask(1, PutConnector("y", SINK))
-    made.ask(2, PutConnector("z", {"connector.class": "No"}))
-    made.ask(3, PutConnector("x", SOURCE))
-    while made.read("w1"):
-        pass
-    (_, asked) = made.discoveries.pop(0)
-    made.perform("w1", herder.not_found("x", asked.settings, "no database", made.now_ms))
-    made.settle()
-    assert (herder.starts.attempts, herder.starts.successes, herder.starts.failures) == (3, 1, 2)
-    failed = herder.status("x")["connector"]
-    assert failed == {
-        "state": "FAILED", "worker_id": "w1", "version": VERSION, "trace": "no database",
-    }  # fmt: skip
-    assert "version" not in str(herder.status("z")), "nobody knows it"
-    # It is asked again by time, and counts no second time.
-    made.tick(DISCOVER_MS - 1)
-    assert not made.discoveries
-    made.tick(1)
-    made.tick(1)
-    assert len(made.discoveries) == 1, "one question at a time"
-    made.settle()
-    assert made.readers("x") == list("abcde")
-    assert (herder.starts.attempts, herder.starts.successes, herder.starts.failures) == (3, 1, 2)
-    # What comes for settings of before, or for a connector that is stopped, is passed over.
-    stale = {**asked.settings, "colour": "red"}
-    assert not herder.found("x", stale, [{"p": "z"}], made.now_ms)
-    assert not herder.not_found("x", stale, "late", made.now_ms)
-    made.ask(4, SetTarget("x", TargetState.STOPPED))
-    made.settle()
-    assert not herder.found("x", asked.settings, PARTS, made.now_ms)
-
-
-def test_a_source_says_how_often_it_is_asked_for_its_parts() -> None:
-    for text, due_ms in (("50", 50), ("50x", DISCOVER_MS), ("9" * 13, DISCOVER_MS)):
-        made = group("w1")
-        made.ask(1, PutConnector("x", {**SOURCE, DISCOVER_EVERY: text}))
-        made.settle()
-        made.tick(due_ms - 1)
-        assert not made.discoveries
-        made.tick(1)
-        assert len(made.discoveries) == 1
-
-
 def test_a_group_has_so_many_connectors_tasks_and_bytes_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -540,28 +369,6 @@ def test_a_worker_decides_nothing_before_its_first_round() -> None:
         herder.asked(1, DeleteConnector("y"), 0)
 
 
-def test_a_source_with_more_parts_than_the_limit_fails_and_keeps_its_tasks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(dealing, "PARTS_MAX", 5)
-    made = group("w1")
-    made.ask(1, PutConnector("x", SOURCE))
-    made.settle()
-    herder = made.members["w1"].herder
-    assert (herder.starts.successes, herder.starts.failures) == (1, 0)
-    made.parts["x"] = [*PARTS, {"p": "f"}]
-    made.tick(DISCOVER_MS)
-    made.settle()
-    assert state(made, "x") is ConnectorState.FAILED
-    assert "6 parts are more than 5" in str(herder.status("x")["connector"])
-    assert made.readers("x") == list("abcde")
-    assert (herder.starts.successes, herder.starts.failures) == (1, 0), "it has started before"
-    made.parts["x"] = PARTS[:2]
-    made.tick(DISCOVER_MS)
-    made.settle()
-    assert (state(made, "x"), made.readers("x")) == (ConnectorState.RUNNING, ["a", "b"])
-
-
 def test_a_connector_may_change_its_tasks_at_the_limit_of_the_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -572,38 +379,6 @@ def test_a_connector_may_change_its_tasks_at_the_limit_of_the_group(
         made.settle()
         assert len(made.running()) == int(count)
         assert state(made, "y") is ConnectorState.RUNNING
-
-
-@pytest.mark.parametrize("value", [None, b"nonsense", b"{}"])
-def test_a_wish_to_restart_that_says_nothing_restarts_nothing(value: bytes | None) -> None:
-    made = group("w1")
-    made.ask(1, PutConnector("y", SINK))
-    made.settle()
-    before = made.members["w1"].herder.own.starts.attempts
-    made.log.append((b"restart-connector-y", value))
-    made.settle()
-    assert made.members["w1"].herder.own.starts.attempts == before
-
-
-def test_a_task_is_restarted_by_its_worker_alone() -> None:
-    made = group()
-    made.ask(1, PutConnector("y", SINK))
-    made.settle()
-    (mine, *_), (theirs, *_) = (member.running for member in made.members.values())
-    herder = made.members["w1"].herder
-    before = herder.own.starts.attempts
-    *restarted, answer = herder.asked(2, RestartTask(mine), 0)
-    assert answer == RequestAnswer(2, 204)
-    assert [type(each).__name__ for each in restarted] == ["StopTask", "WriteStatus", "StartTask"]
-    assert herder.own.starts.attempts == before + 1
-    for slot, why, status in (
-        (theirs, "another worker has", 409),
-        (ConnectorSlot("y", 3), "Unknown task: y-3", 404),
-        (ConnectorSlot("z", 0), "Unknown connector: z", 404),
-    ):
-        with pytest.raises(ConnectRefusal, match=why) as refused:
-            herder.asked(3, RestartTask(slot), 0)
-        assert refused.value.status == status
 
 
 def test_the_state_that_a_request_names_is_that_of_a_new_connector_alone() -> None:
@@ -620,82 +395,6 @@ def test_the_state_that_a_request_names_is_that_of_a_new_connector_alone() -> No
     made.ask(5, PutConnector("z", SINK, target=None))
     made.settle()
     assert (herder.configs.target("z"), made.answers[5].status) == (TargetState.STARTED, 201)
-
-
-def test_a_request_and_a_discovery_wait_for_half_a_minute() -> None:
-    made = group("w1")
-    made.ask(1, SetLevel("a", "DEBUG"))
-    made.tick(29_999)
-    assert made.answers == {}
-    made.tick(1)
-    assert made.answers[1].status == 500
-    made.ask(2, PutConnector("x", SOURCE))
-    made.settle()
-    made.tick(29_999)
-    assert not made.discoveries
-    made.tick(1)
-    assert len(made.discoveries) == 1
-
-
-@pytest.mark.parametrize("request_", [DeleteConnector("x"), SetTarget("x", TargetState.STOPPED)])
-def test_a_source_that_is_gone_or_stopped_is_asked_no_more(request_: Request) -> None:
-    made = group("w1")
-    made.ask(1, PutConnector("x", SOURCE))
-    made.settle()
-    made.ask(2, request_)
-    made.settle()
-    made.tick(DISCOVER_MS)
-    assert not made.discoveries
-
-
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("read"), st.integers(0, 2)),
-        st.tuples(st.just("discover"), st.just(0)),
-        st.tuples(st.just("round"), st.just(0)),
-        st.tuples(st.just("kill"), st.integers(0, 2)),
-        st.tuples(st.just("join"), st.integers(0, 2)),
-        st.tuples(st.just("parts"), st.integers(0, 5)),
-        st.tuples(st.just("tick"), st.sampled_from([500, 40_000])),
-        st.tuples(st.just("put"), st.integers(1, 4)),
-        st.tuples(st.just("delete"), st.just(0)),
-        st.tuples(st.just("target"), st.integers(0, 2)),
-        st.tuples(st.just("fail"), st.integers(0, 3)),
-        st.tuples(st.just("restart"), st.integers(0, 1)),
-        st.tuples(st.just("compact"), st.just(0)),
-    ),
-    max_size=40,
-)
-
-
-def test_a_leader_of_before_asks_no_source_for_its_parts() -> None:
-    made = group("w1")
-    made.ask(1, PutConnector("x", SOURCE))
-    made.settle()
-    herder = made.members["w1"].herder
-    for is_leader in (False, True):
-        until = made.members["w1"].position
-        round_ = {"until": until, "generation": 7, "now_ms": 0}
-        list(herder.on_round((), is_leader=is_leader, **round_))
-        asked = [each for each in herder.tick(DISCOVER_MS) if isinstance(each, Discover)]
-        # A leader asks in the round that makes it one, and waits for the answer.
-        assert asked == []
-
-
-@pytest.mark.parametrize(("only_failed", "has_failed"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_a_restart_plans_a_source_anew_unless_only_failed_ones_are_meant(
-    only_failed: int, has_failed: int
-) -> None:
-    made = group("w1")
-    made.ask(1, PutConnector("x", SOURCE))
-    made.settle()
-    if has_failed:
-        herder = made.members["w1"].herder
-        made.perform("w1", herder.not_found("x", SOURCE, "why", made.now_ms))
-    made.ask(2, RestartConnector("x", only_failed=bool(only_failed)))
-    while made.read("w1"):
-        pass
-    assert len(made.discoveries) == (has_failed or not only_failed)
 
 
 def test_settings_that_are_put_again_keep_their_tasks_over_a_compaction() -> None:
@@ -726,77 +425,3 @@ def test_a_dealing_of_fewer_tasks_is_whole_after_a_compaction() -> None:
     made.settle()
     assert made.readers("x") == list("abcde")
     assert len(made.log) == length, "it is not dealt again"
-
-
-@given(steps)
-def test_in_every_life_parts_have_at_most_one_reader_and_exactly_one_in_the_end(
-    life: list[tuple[str, int]],
-) -> None:
-    made = group("w0", "w1", "w2")
-    for number, (what, by) in enumerate(life):
-        step(made, number, what, by)
-        read = made.readers("x")
-        assert len(read) == len(set(read)), "a part has two readers"
-    made.round()
-    made.tick(400_000)
-    made.settle()
-    made.tick(400_000)
-    made.settle()
-    herder = made.members[made.leader].herder
-    target = herder.configs.target("x")
-    is_there = "x" in herder.configs.connectors and target is not TargetState.STOPPED
-    assert made.readers("x") == (sorted(part["p"] for part in made.parts["x"]) if is_there else [])
-    assert all(is_paused == (target is TargetState.PAUSED) for is_paused in made.running().values())
-    made.compact()
-    newcomer = ConnectConfigs()
-    for offset, record in enumerate(made.log):
-        if record is not None:
-            newcomer.replay(*record, offset)
-    assert newcomer.tasks.get("x", []) == herder.configs.tasks.get("x", [])
-    assert (newcomer.connectors, newcomer.targets) == (
-        herder.configs.connectors,
-        herder.configs.targets,
-    )
-    assert not newcomer.inconsistent & newcomer.connectors.keys()
-
-
-def step(made: HerderGroup, number: int, what: str, by: int) -> None:  # noqa: C901, PLR0912 - a case for each event
-    """One event of a life; what is not possible at the moment is left out."""
-    name = f"w{by}"
-    herder = made.members[made.leader].herder if made.leader in made.members else None
-    try:
-        match what:
-            case "read" if name in made.members:
-                made.read(name)
-            case "discover" if made.discoveries:
-                made.discover()
-            case "round":
-                made.round()
-            case "kill" if name in made.members and len(made.members) > 1:
-                made.kill(name)
-                made.wants_round = True
-                if name == made.leader:
-                    made.round()
-            case "join" if name not in made.members:
-                made.join(name)
-                made.wants_round = True
-            case "compact":
-                made.compact()
-            case "parts":
-                made.parts["x"] = PARTS[:by]
-            case "tick":
-                made.tick(by)
-            case "put" if herder:
-                made.ask(number, PutConnector("x", {**SOURCE, "tasks.max": str(by)}))
-            case "delete" if herder:
-                made.ask(number, DeleteConnector("x"))
-            case "target" if herder:
-                made.ask(number, SetTarget("x", list(TargetState)[by]))
-            case "fail":
-                made.fail(ConnectorSlot("x", by))
-            case "restart" if herder:
-                made.ask(number, RestartConnector("x", include_tasks=True, only_failed=bool(by)))
-            case _:
-                pass
-    except ConnectRefusal:
-        pass
