@@ -21,6 +21,7 @@ from setuptools import Extension, setup
 HOT_MODULES = (
     "streamlog/clock",
     "streamlog/metrics/instruments",
+    "streamlog/metrics/event_loop",
     "streamlog/records/varint",
     "streamlog/records/record_columns",
     "streamlog/records/murmur2",

@@ -18,6 +18,7 @@ DISTRIBUTION = "streamlog-py"
 HOT_MODULES = (
     "streamlog.clock",
     "streamlog.metrics.instruments",
+    "streamlog.metrics.event_loop",
     "streamlog.records.varint",
     "streamlog.records.record_columns",
     "streamlog.records.murmur2",

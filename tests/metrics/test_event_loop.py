@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
+import socket
 import time
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from streamlog.metrics.event_loop import WINDOW_S, LoopMetrics, MeasuredLoop
+from streamlog.metrics.event_loop import WINDOW_S, LoopMetrics, MeasuredLoop, MeasuredSelector
 from streamlog.metrics.instruments import HOLD_WINDOW_S, Histogram, LoopTimes
 
 IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent"
@@ -103,3 +107,52 @@ def test_the_idle_share_is_that_of_the_last_window() -> None:
         loop.close()
     assert shares[:4] == [0.5] * 4
     assert shares[7:] == [0.0] * 5
+
+
+EVENTS = st.sampled_from([selectors.EVENT_READ, selectors.EVENT_WRITE, 3])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("register"), st.integers(0, 2), EVENTS),
+        st.tuples(st.just("modify"), st.integers(0, 2), EVENTS),
+        st.tuples(st.just("unregister"), st.integers(0, 2), st.just(0)),
+        st.tuples(st.sampled_from(["send", "end", "close"]), st.integers(0, 2), st.just(0)),
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_a_measured_selector_finds_what_another_finds(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    both = measured, other = MeasuredSelector(), selectors.DefaultSelector()
+    open_ends = {0, 1, 2}
+    registered: set[int] = set()
+    try:
+        for step, (what, number, events) in enumerate(steps):
+            ours, theirs = pairs[number]
+            if what == "send" and number in open_ends:
+                theirs.send(b"x")
+            elif what == "end" and number in open_ends:
+                open_ends.remove(number)
+                theirs.shutdown(socket.SHUT_WR)
+            elif what == "close":
+                open_ends.discard(number)
+                theirs.close()
+            elif what == "unregister" and number in registered:
+                registered.remove(number)
+                assert measured.unregister(ours) == other.unregister(ours)
+            elif (what == "modify") == (number in registered) and events:
+                registered.add(number)
+                keys = [getattr(each, what)(ours, events, step) for each in both]
+                assert keys[0] == keys[1]
+            found = [{key.fd: (key, mask) for key, mask in each.select(0)} for each in both]
+            assert found[0] == found[1]
+    finally:
+        for each in both:
+            each.close()
+        for pair in pairs:
+            for end in pair:
+                end.close()
+    assert measured.times.holds.count == len(steps)

@@ -576,7 +576,8 @@ class Partition:
         Raises what `PartitionLog.aborted` raises.
         """
         found = self.log.aborted(offset, self.log.read_end_offset)
-        found.sort(key=attrgetter("first_offset"))
+        if found:
+            found.sort(key=attrgetter("first_offset"))
         return found
 
     def begin_sync(self, *, sealed_only: bool) -> PendingSync | None:

@@ -40,6 +40,8 @@ class AbortedIndex:
         self.path = path
         self.is_distrusted = False
         """Whether the file has to be rebuilt from the log."""
+        self.is_empty = False
+        """Whether the entries are known, and there are none: each Fetch asks all segments."""
         self._files = files
         self._in_memory = in_memory
         self._data: bytearray | None = None
@@ -86,6 +88,7 @@ class AbortedIndex:
             self.distrust()
             return False
         self._data, self._stored_bytes = bytearray(data), len(data)
+        self.is_empty = not data
         return True
 
     def restore(self, base_offset: int, entries: int) -> bool:
@@ -104,10 +107,12 @@ class AbortedIndex:
     def distrust(self) -> None:
         """Forget the entries, and rebuild the file from the log before it is used again."""
         self._data, self._stored_bytes, self.is_distrusted = None, 0, True
+        self.is_empty = False
 
     def rebuild(self, entries: Iterable[EndedTransaction]) -> None:
         """Replace the entries; `flush` replaces the file."""
         self._data, self._stored_bytes, self.is_distrusted = bytearray(), 0, True
+        self.is_empty = True
         self.extend(entries)
 
     def add(self, entry: EndedTransaction) -> None:
@@ -115,6 +120,7 @@ class AbortedIndex:
         if self._data is None:
             self._data = bytearray()
         self._data += _ENTRY.pack(_VERSION, *entry[:4])
+        self.is_empty = False
 
     def extend(self, entries: Iterable[EndedTransaction]) -> None:
         """Add entries, which are in order of their markers."""
@@ -198,6 +204,7 @@ class AbortedIndex:
         with suppress(FileNotFoundError):
             self._files.remove(self.path)
         self._data, self._stored_bytes, self.is_distrusted = bytearray(), 0, False
+        self.is_empty = True
 
     def _first_after(self, offset: int) -> int:
         """Return the number of the first entry whose marker is at or after `offset`."""

@@ -431,8 +431,11 @@ class PartitionLog:
             CorruptData: their index has to be rebuilt, and the log is damaged.
             LogDirectoryError: the disk refused.
         """
-        with self._disk.errors:
+        try:
             return self._segments.aborted(offset, end_offset)
+        except (CorruptData, OSError):
+            with self._disk.errors:  # As in `range`.
+                raise
 
     def read(
         self,

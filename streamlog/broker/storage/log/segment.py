@@ -567,38 +567,38 @@ class Segment:
 
         `limit` is a position at which a batch begins; the batches end before it.
         """
-        file = self._appended.file
+        # Not by `_reading`: most reads are of an open file, and would pay for a block that closes
+        # nothing.
+        file, opened = self._appended.file, None
         if file is None:
-            with closing(self._files.open(self.path)) as opened:
-                return self._range(opened, offset, max_bytes, min_one=min_one, limit=limit)
-        # The usual read, without a block that closes nothing.
-        self._appended.was_used = True
-        return self._range(file, offset, max_bytes, min_one=min_one, limit=limit)
-
-    def _range(
-        self, file: File, offset: int, max_bytes: int, *, min_one: bool, limit: int | None
-    ) -> Buffer | FileRange:
-        first = self._find(file, offset)
-        wanted = max(max_bytes, first.size_bytes) if min_one else max_bytes
-        if wanted < first.size_bytes:
-            self._remember(offset, first)
-            return b""
-        log_end = self.size_bytes if limit is None else limit
-        # Readers get what lies before the next damage; the read that begins at it fails.
-        for damage in self.damage:
-            if damage.position > first.position:
-                log_end = min(log_end, damage.position)
-        last, following = last_whole(
-            file,
-            first,
-            end=min(log_end, first.position + wanted),
-            log_end=log_end,
-            chunk_bytes=self._chunk_bytes,
-        )
-        end = last.position + last.size_bytes
-        self._remember(last.next_offset, end if following is None else following)
-        self.read_end_offset = last.next_offset
-        return file.range(end - first.position, first.position)
+            file = opened = self._files.open(self.path)
+        else:
+            self._appended.was_used = True
+        try:
+            first = self._find(file, offset)
+            wanted = max(max_bytes, first.size_bytes) if min_one else max_bytes
+            if wanted < first.size_bytes:
+                self._remember(offset, first)
+                return b""
+            log_end = self.size_bytes if limit is None else limit
+            # Readers get what lies before the next damage; the read that begins at it fails.
+            for damage in self.damage:
+                if damage.position > first.position:
+                    log_end = min(log_end, damage.position)
+            last, following = last_whole(
+                file,
+                first,
+                end=min(log_end, first.position + wanted),
+                log_end=log_end,
+                chunk_bytes=self._chunk_bytes,
+            )
+            end = last.position + last.size_bytes
+            self._remember(last.next_offset, end if following is None else following)
+            self.read_end_offset = last.next_offset
+            return file.range(end - first.position, first.position)
+        finally:
+            if opened is not None:
+                opened.close()
 
     def position_of(self, offset: int) -> int:
         """Return the position of the batch that contains `offset`."""
@@ -790,8 +790,13 @@ class Segment:
         for damage in self.damage:
             if damage.covers(offset):
                 raise CorruptData(str(damage))
+        # A hint is taken out: a reader that asks again leaves a new one, and a reader that went
+        # away does not occupy an entry.
+        hint = self._next_reads.pop(offset, None)
+        if isinstance(hint, Header):
+            return hint
         try:
-            return self._walk_to(file, offset)
+            return self._walk_to(file, offset, hint)
         except CorruptData:
             if self._has_rescanned:
                 raise  # The indexes come from a scan: the log itself is damaged.
@@ -813,16 +818,12 @@ class Segment:
             del self._next_reads[next(iter(self._next_reads))]
         self._next_reads[offset] = found
 
-    def _walk_to(self, file: File, offset: int) -> Header:
-        known = self._next_reads.pop(offset, None)
-        # A hint is taken out: a reader that asks again leaves a new one, and a reader that went
-        # away does not occupy an entry.
-        if isinstance(known, Header):
-            return known
-        if known is not None:
+    def _walk_to(self, file: File, offset: int, hint: int | None = None) -> Header:
+        """Find the header by the index, or at the position that is a hint."""
+        if hint is not None:
             # Not by `suppress`: a small Fetch would pay 1 % for the block.
             try:
-                return header_at(file, known, offset, end=self.size_bytes)
+                return header_at(file, hint, offset, end=self.size_bytes)
             except CorruptData:
                 pass  # The hint was wrong: the index knows better.
         relative, position = self._offsets.floor(offset - self.base_offset) or (0, 0)

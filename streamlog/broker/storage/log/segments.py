@@ -512,10 +512,10 @@ class Segments:
         # in segment 100. 3. A read of 10-20 searches segment 0, then segment 100, until an entry
         # shows that every transaction begun before `end_offset` is decided (`last_stable_offset`).
         for segment in self._chain[max(bisect_right(self._bases, offset) - 1, 0) :]:
+            if segment.aborted.is_empty:
+                continue  # Most segments, and each Fetch of committed records asks all of these.
             if not (segment.aborted.is_known or segment.aborted.load(segment.base_offset)):
                 self.replay(self._bases[0], OpenTransactions().take)
-            if not len(segment.aborted):
-                continue  # Most segments, and each Fetch of committed records asks all of these.
             here, complete = segment.aborted.overlapping(offset, end_offset)
             found += here
             if complete:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog.broker.storage.disk.files import read_file
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
@@ -161,3 +163,26 @@ def test_a_sealed_index_has_a_file_even_if_empty() -> None:
     files = disk()
     AbortedIndex(files, PATH, in_memory=False).seal()
     assert read_file(files, PATH) == b""
+
+
+@given(
+    st.lists(
+        st.sampled_from(["add", "distrust", "flush", "load", "rebuild", "rebuild_empty", "remove"]),
+        max_size=8,
+    )
+)
+def test_an_index_is_empty_if_it_is_known_to_have_no_entries(steps: list[str]) -> None:
+    """Fetches ask no more of an empty index, so one with entries must never say that it is."""
+    index = AbortedIndex(disk(), PATH, in_memory=False)
+    acts = {
+        "add": lambda: index.add(ENTRIES[0]),
+        "distrust": index.distrust,
+        "flush": index.flush,
+        "load": lambda: index.load(0),
+        "rebuild": lambda: index.rebuild(ENTRIES),
+        "rebuild_empty": lambda: index.rebuild([]),
+        "remove": index.remove,
+    }
+    for step in steps:
+        acts[step]()
+        assert index.is_empty == (index.is_known and list(index) == [])
