@@ -112,10 +112,11 @@ async def until(log: Log, partitions: int, wanted: Rows, task: asyncio.Task[None
 
 
 async def copied(log: Log, task: asyncio.Task[None]) -> None:
-    """Wait until the old rows are copied, and their positions committed.
+    """Feed the old rows, and wait until they are copied and their positions committed.
 
     At least once, rows are there before their commit. Without it they are written again.
     """
+    await feed(log, "source", words("old"))
     await until(log, 1, expected("old", 1), task)
     async with asyncio.timeout(DEADLINE_S):
         while await log.admin().group_offsets("copies") != {SOURCE: len(KEYS)}:
@@ -129,7 +130,6 @@ def test_rows_go_to_the_new_topic_by_its_partitions(
 ) -> None:
     async def main() -> None:
         async with working(tmp_path, guarantee) as (log, task, _):
-            await feed(log, "source", words("old"))
             await copied(log, task)
             (old,) = await log.admin().find_topics(["out"])
             # The worker has nothing to write, so no answer of a broker would tell it.
@@ -152,7 +152,6 @@ def test_tasks_wait_for_an_output_that_is_gone(
 ) -> None:
     async def main() -> None:
         async with working(tmp_path, guarantee) as (log, task, _):
-            await feed(log, "source", words("old"))
             await copied(log, task)
             await log.admin().delete_topics(["out"])
             await said(caplog, "out: deleted while this worker writes to it", task)
@@ -167,7 +166,6 @@ def test_tasks_wait_for_an_output_that_is_gone(
 async def ended(path: Path, guarantee: Guarantee, build: Callable[[App], None] = copying) -> None:
     """Delete the output under a worker that has more to write, and wait for the worker's end."""
     async with failing(working(path, guarantee, build)) as (log, task, _):
-        await feed(log, "source", words("old"))
         await copied(log, task)
         await log.admin().delete_topics(["out"])
         await feed(log, "source", words("new"))
@@ -207,7 +205,6 @@ def test_a_stop_does_not_wait_for_the_output(
 ) -> None:
     async def main() -> None:
         async with working(tmp_path, guarantee) as (log, task, stop):
-            await feed(log, "source", words("old"))
             await copied(log, task)
             await log.admin().delete_topics(["out"])
             await feed(log, "source", words("new"))

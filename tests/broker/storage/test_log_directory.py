@@ -213,40 +213,45 @@ def test_a_partition_has_no_files_before_its_first_record(files: MemoryFiles) ->
         again.close()
 
 
-@pytest.mark.parametrize("syncs_whole_disk", [True, False])
-def test_what_a_start_after_a_kill_serves_survives_a_power_cut(
-    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, syncs_whole_disk: bool
-) -> None:
-    if not syncs_whole_disk:
-        monkeypatch.setattr(files, "sync_disk", lambda _: False)
+MANY = SYNCED_ALONE_MAX + 2
+"""So many logs that the disk is synced as a whole, also if one of them has failed."""
+
+
+def with_many_logs(files: MemoryFiles) -> LogDirectory:
+    """Return a directory whose topic has two records in each of `MANY` logs, and an empty log."""
     directory = opened(files)
-    directory.create_topic("a", SYNCED_ALONE_MAX + 2)
-    for number in range(SYNCED_ALONE_MAX + 1):
+    directory.create_topic("a", MANY + 1)
+    for number in range(MANY):
         directory.log("a", number).append(batch(2), now_ms=0)
-    killed(files)
-    files.crash(keep_bytes=0)
-    again = opened(files)
-    ends = [again.log("a", number).log_end_offset for number in range(SYNCED_ALONE_MAX + 2)]
-    assert ends == [2] * (SYNCED_ALONE_MAX + 1) + [0]
+    return directory
+
+
+@pytest.fixture(params=["syncs as a whole", "syncs files"])
+def disk(
+    request: pytest.FixtureRequest, files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
+) -> MemoryFiles:
+    if request.param == "syncs files":
+        monkeypatch.setattr(files, "sync_disk", lambda _: False)
+    return files
+
+
+def test_what_a_start_after_a_kill_serves_survives_a_power_cut(disk: MemoryFiles) -> None:
+    with_many_logs(disk)
+    killed(disk)
+    disk.crash(keep_bytes=0)
+    again = opened(disk)
+    ends = [again.log("a", number).log_end_offset for number in range(MANY + 1)]
+    assert ends == [2] * MANY + [0]
     assert not again.damage
     again.close()
 
 
-@pytest.mark.parametrize("syncs_whole_disk", [True, False])
-def test_a_stop_of_many_logs_survives_a_power_cut_and_needs_no_scan(
-    files: MemoryFiles, monkeypatch: pytest.MonkeyPatch, syncs_whole_disk: bool
-) -> None:
-    if not syncs_whole_disk:
-        monkeypatch.setattr(files, "sync_disk", lambda _: False)
-    directory = opened(files)
-    directory.create_topic("a", SYNCED_ALONE_MAX + 1)
-    for number in range(SYNCED_ALONE_MAX + 1):
-        directory.log("a", number).append(batch(2), now_ms=0)
-    directory.close()
-    files.crash(keep_bytes=0)
-    again = opened(files)
-    logs = [again.log("a", number) for number in range(SYNCED_ALONE_MAX + 1)]
-    assert [log.log_end_offset for log in logs] == [2] * len(logs)
+def test_a_stop_of_many_logs_survives_a_power_cut_and_needs_no_scan(disk: MemoryFiles) -> None:
+    with_many_logs(disk).close()
+    disk.crash(keep_bytes=0)
+    again = opened(disk)
+    logs = [again.log("a", number) for number in range(MANY)]
+    assert [log.log_end_offset for log in logs] == [2] * MANY
     assert not any(log.recovery.scanned_segments for log in logs)
     again.close()
 
@@ -254,10 +259,7 @@ def test_a_stop_of_many_logs_survives_a_power_cut_and_needs_no_scan(
 def test_a_stop_syncs_many_logs_at_once(
     files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = opened(files)
-    directory.create_topic("a", SYNCED_ALONE_MAX + 1)
-    for number in range(SYNCED_ALONE_MAX + 1):
-        directory.log("a", number).append(batch(), now_ms=0)
+    directory = with_many_logs(files)
     monkeypatch.setattr(PartitionLog, "flush", pytest.fail)
     directory.close()
 
@@ -265,10 +267,7 @@ def test_a_stop_syncs_many_logs_at_once(
 def test_a_stop_whose_sync_fails_is_not_clean(
     files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = opened(files)
-    directory.create_topic("a", SYNCED_ALONE_MAX + 1)
-    for number in range(SYNCED_ALONE_MAX + 1):
-        directory.log("a", number).append(batch(), now_ms=0)
+    directory = with_many_logs(files)
 
     def refuse(_: str) -> bool:
         raise OSError(errno.EIO, "Input/output error")
@@ -278,23 +277,18 @@ def test_a_stop_whose_sync_fails_is_not_clean(
         with pytest.raises(LogDirectoryError, match="Input/output error"):
             directory.close()
     again = opened(files)
-    assert any(
-        again.log("a", number).recovery.scanned_segments for number in range(SYNCED_ALONE_MAX + 1)
-    )
+    assert any(again.log("a", number).recovery.scanned_segments for number in range(MANY))
     again.close()
 
 
 def test_a_stop_of_many_logs_counts_nothing_of_a_failed_log_as_synced(files: MemoryFiles) -> None:
     """Its last sync may have lost what a later one no longer writes (fsyncgate)."""
-    directory = opened(files)
-    directory.create_topic("a", SYNCED_ALONE_MAX + 2)
-    for number in range(SYNCED_ALONE_MAX + 2):
-        directory.log("a", number).append(batch(2), now_ms=0)
+    directory = with_many_logs(files)
     directory.log("a", 0).fail(LogDirectoryFailed("the sync of partition 0 failed"))
     directory.close()
     points = LogCheckpoints(Catalog(files, "/data")).recovery_points()
-    found = {folder.rpartition("-")[2]: offset for folder, offset in points.items()}
-    assert found == {"0": 0} | {str(number): 2 for number in range(1, SYNCED_ALONE_MAX + 2)}
+    found = {int(folder.rpartition("-")[2]): offset for folder, offset in points.items()}
+    assert [found[number] for number in range(MANY + 1)] == [0, *[2] * (MANY - 1), 0]
 
 
 def test_an_interrupted_partition_deletion_is_finished(files: MemoryFiles) -> None:
