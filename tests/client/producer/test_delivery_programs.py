@@ -162,6 +162,7 @@ class Program:
         # A shield that was cancelled leaves its future's error to no program; here it is known.
         for future in self.futures:
             self.seen.append(str(await outcome_of(future)))
+        await asyncio.sleep(0)  # For the last callbacks.
         return self.seen
 
 
