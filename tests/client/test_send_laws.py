@@ -242,3 +242,27 @@ def test_a_flush_ends_with_its_producer() -> None:
         assert isinstance(delivery.exception(), ConnectionLost)
 
     run_embedded(main)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_send_that_waits_for_a_look_up_ends_with_its_producer(*, fails: bool) -> None:
+    """Whenever that is: either it raises, or its delivery has an outcome."""
+
+    async def main(log: Log) -> None:
+        for turns in range(40):
+            producer = log.producer(linger_ms=0)
+            with suppress(ZeroDivisionError):
+                async with producer:
+                    send = asyncio.create_task(producer.send("t", b"%d" % turns))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    if fails:
+                        raise ZeroDivisionError
+            async with asyncio.timeout(60):
+                await asyncio.wait([send])
+            if send.exception() is None:
+                assert is_lost(send.result()) in {False, fails}
+            else:
+                assert isinstance(send.exception(), UsageError | ConnectionLost)
+
+    run_embedded(main)
