@@ -233,16 +233,12 @@ class LogSync:
         """Whether the caller syncs after every append, so that a roll need not sync."""
         self._segments = segments
         self._disk = disk
-        self._synced = SyncedEnd(0, 0, 0)
+        self.synced = SyncedEnd(0, 0, 0)
+        """The end of the part that is known to be on disk; see `note`."""
 
-    @property
-    def synced(self) -> SyncedEnd:
-        """The end of the part that is known to be on disk."""
-        return self._synced
-
-    @synced.setter
-    def synced(self, end: SyncedEnd) -> None:
-        self._synced = end
+    def note(self, synced: SyncedEnd) -> None:
+        """Note another end of the part that is on disk, which the next checkpoint has to have."""
+        self.synced = synced
         self._segments.is_touched = True
 
     @property
@@ -279,7 +275,7 @@ class LogSync:
         """Note that everything that was appended is on disk."""
         self._segments.unsynced = []
         self.is_dirty = False
-        self.synced = max(self.synced, self.end)
+        self.note(max(self.synced, self.end))
 
     def begin(self, generation: int, *, sealed_only: bool) -> PendingSync | None:
         """Prepare a sync of what a log contains in this generation; None if it is on disk.
@@ -311,7 +307,7 @@ class LogSync:
         segments = self._segments
         segments.unsynced = [each for each in segments.unsynced if each not in pending.sealed]
         segments.note_synced_names(pending.names is not None, pending.end.base_offset)
-        self.synced = max(self.synced, pending.end)
+        self.note(max(self.synced, pending.end))
 
     def run(self, segments: Sequence[Segment]) -> None:
         """Sync these segments, and names that are not on disk, at once.
@@ -340,7 +336,7 @@ class LogSync:
         # sync runs in the append, once per segment.
         self.run(segments.unsynced)
         segments.unsynced = [sealed]
-        self.synced = max(self.synced, SyncedEnd(sealed.base_offset, sealed.base_offset, 0))
+        self.note(max(self.synced, SyncedEnd(sealed.base_offset, sealed.base_offset, 0)))
 
 
 class AppendedLog(Protocol):

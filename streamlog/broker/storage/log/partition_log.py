@@ -216,7 +216,7 @@ class PartitionLog:
 
     @synced.setter
     def synced(self, end: SyncedEnd) -> None:
-        self._sync.synced = end
+        self._sync.note(end)
 
     @property
     def syncs_off_loop(self) -> bool:
