@@ -262,7 +262,7 @@ def _fetch(parts: Parts, quorum: QuorumRequests) -> Handler[FetchRequest, Messag
         if is_of_a_follower(request) and about_quorum(request):
             answer = quorum.ask(request)
         elif is_of_a_follower(request):
-            answer = parts.replica_fetches.begin(request)
+            return parts.replica_fetches.begin(request)  # It names no other leader.
         else:
             answer = parts.fetches.begin(request, context, readable)
         parts.leaders.complete_when_done(answer, context, FETCH_ENDPOINTS_VERSION)

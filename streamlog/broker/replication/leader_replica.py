@@ -483,6 +483,8 @@ class Leader:
 
     def _acknowledge(self) -> list[Effect]:
         effects: list[Effect] = []
+        if not self._waiting or self._waiting[0][0] > self._log.high_watermark:
+            return effects
         refuse = self.is_under_min_isr and not self._rules.ignores_min_insync_in_answers
         while self._waiting and self._waiting[0][0] <= self._log.high_watermark:
             _, ticket = heapq.heappop(self._waiting)

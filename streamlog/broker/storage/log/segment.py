@@ -246,6 +246,8 @@ class Segment:
         self._chunk_bytes = min(index_interval_bytes + HEADER_BYTES, WALK_BYTES_MAX)
         self._next_reads: dict[int, Header | int] = {}
         """The batch that a reader will probably ask for next, or its position: a hint."""
+        self._found: tuple[int, Header] | None = None
+        """The offset that was searched last, and its batch: all followers ask for what is new."""
         paths = (stem + INDEX_SUFFIX + suffix, stem + TIME_INDEX_SUFFIX + suffix)
         self._indexes = Indexes(files, *paths, bytes_max=index_bytes_max, in_memory=read_only)
         self._offsets, self._times = self._indexes.offsets, self._indexes.times
@@ -688,6 +690,7 @@ class Segment:
     def _forget(self) -> None:
         self._indexes.clear()
         self._next_reads.clear()
+        self._found = None
         self.size_bytes = self.trailing_bytes = 0
         self.next_offset = self._max_timestamp_offset = self.base_offset
         self.first_timestamp_ms = self.max_timestamp_ms = -1
@@ -790,16 +793,22 @@ class Segment:
         for damage in self.damage:
             if damage.covers(offset):
                 raise CorruptData(str(damage))
+        found = self._found
+        if found is not None and found[0] == offset:
+            return found[1]
         # A hint is taken out: a reader that asks again leaves a new one, and a reader that went
         # away does not occupy an entry.
         hint = self._next_reads.pop(offset, None)
         if isinstance(hint, Header):
             return hint
         try:
-            return self._walk_to(file, offset, hint)
+            header = self._walk_to(file, offset, hint)
         except CorruptData:
             if self._has_rescanned:
                 raise  # The indexes come from a scan: the log itself is damaged.
+        else:
+            self._found = offset, header
+            return header
         self._rebuild()
         return self._find(file, offset)
 
