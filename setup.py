@@ -61,33 +61,28 @@ UNSHARED = ("streamlog/records/varint",)
 """Cython 3.3 leaves out a macro that `bytearray.append` needs if what goes with it is shared."""
 PICKLED = ("streamlog/tables/folds/folding",)
 """Spark's plans have columns. Other objects of C would arrive empty: nothing may copy them."""
+LEVEL = (
+    *("-O1", "-finline-functions", "-finline-small-functions"),
+    *("-findirect-inlining", "-fpartial-inlining"),
+)
+"""Of most modules: what -O2 gives to the C of Cython comes from calls that are written out, and the
+rest of -O2 takes most of its time."""
 LEVELS = {
-    "streamlog/records/record_scan": "-O3",
-    "streamlog/records/batch": "-O2",
-    "streamlog/records/arrow_rows": "-O2",
-    "streamlog/records/builder": "-O2",
-    "streamlog/records/byte_spans": "-O2",
-    "streamlog/records/record_columns": "-O2",
-    "streamlog/connect/arrow_columns/value_buffers": "-O2",
-    "streamlog/connect/row_spans/copied_rows": "-O2",
-    "streamlog/connect/row_spans/json_rows": "-O2",
-    "streamlog/connectors/postgres_cdc/row_reader": "-O2",
-    "streamlog/connectors/syslog/bsd_message_scan": "-O2",
-    "streamlog/tables/folds/folding": "-O2",
-    "streamlog/tables/folds/plain_values": "-O2",
-    "streamlog/processing/windows/window_fold": "-O2",
+    "streamlog/records/record_scan": ("-O3",),
+    "streamlog/records/builder": ("-O2",),
+    "streamlog/connectors/syslog/bsd_message_scan": ("-O2",),
 }
-"""Modules whose paths would take over 3 % more instructions or time at -O1 than at -O3, which takes
-twice as long to compile: `make bench-instructions` counts."""
+"""Modules whose paths would take over 3 % more instructions: `make bench-instructions` counts."""
 DIRECTIVES = {
     "language_level": "3",
     "annotation_typing": False,  # the .pxd decides on types, not the annotations for mypy
     "boundscheck": False,
     "wraparound": False,
 }
-# Debugging symbols, which Python's own flags ask for, would take an eighth of the time. A function
-# that was never declared would be missed only at the import; here it leaves the `.py` in use.
-FLAGS = ["-g0", "-Werror=implicit-function-declaration"]
+# Python's own flags ask for debugging symbols and for warnings about C that Cython has written, an
+# eighth and a sixteenth of the time. A function that was never declared would be missed only at the
+# import; here it leaves the `.py` in use.
+FLAGS = ["-g0", "-Wno-all", "-Werror=implicit-function-declaration"]
 CORES = os.cpu_count() or 1
 ROOT = Path(__file__).parent
 OURS = b"stream".hex()
@@ -115,7 +110,7 @@ def extensions() -> list[Extension]:
 
 def extension(path: str) -> Extension:
     """Return the extension that a hot module becomes."""
-    flags = [*FLAGS, LEVELS.get(path, "-O1")]
+    flags = [*FLAGS, *LEVELS.get(path, LEVEL)]
     links = [f"-Wl,--build-id=0x{build_id(path)}"] if sys.platform == "linux" else []
     return Extension(
         path.replace("/", "."), [f"{path}.py"], extra_compile_args=flags, extra_link_args=links
@@ -170,4 +165,7 @@ def in_c(
 
 # The guard is for the processes of `cythonize`, which may run this file anew.
 if __name__ == "__main__":
-    setup(ext_modules=extensions(), options={"build_ext": {"parallel": CORES}})
+    # Before pip builds, it asks twice for what has no need of C.
+    is_asked = not {"egg_info", "dist_info"}.isdisjoint(sys.argv)
+    modules = [] if is_asked else extensions()
+    setup(ext_modules=modules, options={"build_ext": {"parallel": CORES}})
