@@ -112,7 +112,7 @@ def test_a_worker_with_state_fails_and_names_the_partition(tmp_path: Path, count
             assert await rows_of(case)() == expected("count", [kept, lost])
 
     async def ended(case: Case, cluster: Cluster) -> None:
-        async with failing(case) as task:
+        async with failing(worker(case)) as task:
             await read_then_lose(case, cluster, kept, lost, task)
             await feed(case.log, "source", portion(chance, "new", count))
             async with asyncio.timeout(DEADLINE_S):

@@ -191,7 +191,7 @@ def test_a_backup_restored_under_a_worker_is_noticed(
     data, saved = tmp_path / "data", tmp_path / "saved"
 
     async def survived(case: Case, broker: BrokerProcess) -> None:
-        async with failing(case) as task:
+        async with failing(worker(case)) as task:
             await feed(case.log, "source", lost)
             await until(rows_of(case), expected("count", [*portions, lost]), task)
             await asyncio.to_thread(restore_backup, broker, data, saved)
