@@ -1,7 +1,7 @@
 """Counts the instructions of paths: a program that runs them, and valgrind, which counts.
 
-One process runs each path over few and over many batches; the difference counts, so neither the
-start of Python nor the making of the input does. `getppid` marks the borders: valgrind writes down
+One process runs each path over few and over many batches; the difference counts, so what a batch
+does not cause is left out: the start of Python, the making of the input, a first call. `getppid` marks the borders: valgrind writes down
 what it has counted whenever that is called.
 
 Compare a path only with itself: a vector instruction counts as one, and a wait for memory as none.
@@ -23,8 +23,8 @@ from typing import Final
 
 LOSS_MAX: Final = 0.05
 """Two runs of one build differ by less than 1 %."""
-FEW, MANY = 2, 12
-"""Batches: the first ones warm up what is made once."""
+WARM, FEW, MANY = 1, 2, 12
+"""Batches: the first one makes what is made once, such as the codec of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,10 @@ def run_paths(paths: Mapping[str, CountedPath]) -> None:
     gc.collect()
     gc.freeze()
     for path in paths.values():
-        for batches in (FEW, MANY):
-            os.getppid()
+        for batches in (WARM, FEW, MANY):
             for _ in range(batches):
                 path.run()
-    os.getppid()
+            os.getppid()
 
 
 def count(program: Sequence[str], checkout: Path) -> dict[str, float]:
@@ -75,8 +74,8 @@ def count(program: Sequence[str], checkout: Path) -> dict[str, float]:
         dumps = sorted(Path(directory).glob("counts.*"), key=lambda path: int(path.suffix[1:]))
         totals = [_total(path) for path in dumps]
     rows: dict[str, int] = json.loads(run.stdout.splitlines()[0])
-    # The first dump is the start of Python; its end has another name.
-    few, many = totals[1::2], totals[2::2]
+    # There are three dumps for each path; the one at the end of Python has another name.
+    few, many = totals[1::3], totals[2::3]
     return {
         name: (most - least) / ((MANY - FEW) * rows[name])
         for name, least, most in zip(rows, few, many, strict=True)
