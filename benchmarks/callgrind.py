@@ -1,8 +1,9 @@
 """Counts the instructions of paths: a program that runs them, and valgrind, which counts.
 
-One process runs each path over few and over many batches; the difference counts, so what a batch
-does not cause is left out: the start of Python, the making of the input, a first call. `getppid` marks the borders: valgrind writes down
-what it has counted whenever that is called.
+One process runs each path for some batches that don't count, which make what is made once, and then
+for some rounds. The least of these counts, so neither the start of Python nor what happens now and
+then does. `getppid` marks the borders: valgrind writes down what it has counted whenever that is
+called.
 
 Compare a path only with itself: a vector instruction counts as one, and a wait for memory as none.
 """
@@ -23,8 +24,11 @@ from typing import Final
 
 LOSS_MAX: Final = 0.05
 """Two runs of one build differ by less than 1 %."""
-WARM, FEW, MANY = 1, 2, 12
-"""Batches: the first one makes what is made once, such as the codec of a message."""
+WARM: Final = 2
+"""Batches that don't count."""
+ROUNDS: Final = 4
+BATCHES: Final = 3
+"""In a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +40,13 @@ class CountedPath:
 
 
 def run_paths(paths: Mapping[str, CountedPath]) -> None:
-    """Run each path over few and over many batches; `count` calls the program that calls this."""
+    """Run each path in rounds; `count` calls the program that calls this."""
     print(json.dumps({name: path.rows for name, path in paths.items()}), flush=True)
     # Else collections walk all that is imported, and a path would pay for its neighbours.
     gc.collect()
     gc.freeze()
     for path in paths.values():
-        for batches in (WARM, FEW, MANY):
+        for batches in (WARM, *[BATCHES] * ROUNDS):
             for _ in range(batches):
                 path.run()
             os.getppid()
@@ -74,12 +78,10 @@ def count(program: Sequence[str], checkout: Path) -> dict[str, float]:
         dumps = sorted(Path(directory).glob("counts.*"), key=lambda path: int(path.suffix[1:]))
         totals = [_total(path) for path in dumps]
     rows: dict[str, int] = json.loads(run.stdout.splitlines()[0])
-    # There are three dumps for each path; the one at the end of Python has another name.
-    few, many = totals[1::3], totals[2::3]
-    return {
-        name: (most - least) / ((MANY - FEW) * rows[name])
-        for name, least, most in zip(rows, few, many, strict=True)
-    }
+    # Each path has a dump of its first batches, and one for each round; that at the end of Python
+    # has another name.
+    rounds = [min(totals[at + 1 : at + 1 + ROUNDS]) for at in range(0, len(totals), 1 + ROUNDS)]
+    return {name: least / (BATCHES * rows[name]) for name, least in zip(rows, rounds, strict=True)}
 
 
 def _total(dump: Path) -> int:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import os
 import tempfile
 from asyncio import AbstractEventLoop, get_running_loop
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from selectors import EVENT_READ
+from socket import socketpair
 from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
@@ -32,6 +34,7 @@ from streamlog.client.producer import Producer, open_batches
 from streamlog.client.producer.deliveries import DeliveryRun
 from streamlog.client.producer.sender import RecordMetadata
 from streamlog.log import Log
+from streamlog.metrics.event_loop import MeasuredSelector
 from streamlog.processing.task import Task, TaskId
 from streamlog.records.batch import split_batches
 from streamlog.records.header import write_offset_and_epoch
@@ -43,6 +46,8 @@ REQUESTS: Final = 20
 """In a batch of requests, which cost far more than rows."""
 TOGETHER: Final = 16
 """Requests that one read of the socket brings."""
+LOOKS: Final = 100
+"""In a batch of looks for events."""
 SENT: Final = "sent"
 """The topic of the producer."""
 LINGER_MS: Final = 60_000
@@ -88,6 +93,7 @@ async def open_whole_paths() -> AsyncIterator[dict[str, CountedPath]]:
     with (
         tempfile.TemporaryDirectory(prefix="streamlog-paths-") as directory,
         Path(os.devnull).open("wb") as null,  # noqa: ASYNC230 - never waits
+        _ready_selector() as selector,
     ):
         config = BrokerConfig(flush="os")
         async with Broker.open(directory, config=config) as broker, Log.within(broker) as log:
@@ -104,7 +110,24 @@ async def open_whole_paths() -> AsyncIterator[dict[str, CountedPath]]:
                         partial(_ask_deliveries, get_running_loop()), ROWS
                     ),
                     **_task_paths(),
+                    "look for events": CountedPath(partial(_look, selector), LOOKS),
                 }
+
+
+@contextmanager
+def _ready_selector() -> Iterator[MeasuredSelector]:
+    """Open a broker's selector with a socket that has something to read."""
+    ours, theirs = socketpair()
+    with ours, theirs, MeasuredSelector() as selector:
+        theirs.send(b"a byte")
+        selector.register(ours, EVENT_READ)
+        yield selector
+
+
+def _look(selector: MeasuredSelector) -> None:
+    for _ in range(LOOKS):
+        if not selector.select(0):
+            raise RuntimeError("there is a byte to read, and the selector finds none")
 
 
 def _broker_paths(broker: Broker, client: Sink) -> dict[str, CountedPath]:
