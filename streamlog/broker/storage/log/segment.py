@@ -247,7 +247,8 @@ class Segment:
         self._next_reads: dict[int, Header | int] = {}
         """The batch that a reader will probably ask for next, or its position: a hint."""
         self._found: tuple[int, Header] | None = None
-        """The offset that was searched last, and its batch: all followers ask for what is new."""
+        """The offset that was searched last, and its batch. All followers ask for the newest batch;
+        older ones are looked at again, which notices damage."""
         paths = (stem + INDEX_SUFFIX + suffix, stem + TIME_INDEX_SUFFIX + suffix)
         self._indexes = Indexes(files, *paths, bytes_max=index_bytes_max, in_memory=read_only)
         self._offsets, self._times = self._indexes.offsets, self._indexes.times
@@ -794,7 +795,7 @@ class Segment:
             if damage.covers(offset):
                 raise CorruptData(str(damage))
         found = self._found
-        if found is not None and found[0] == offset:
+        if found is not None and found[0] == offset and found[1].next_offset == self.next_offset:
             return found[1]
         # A hint is taken out: a reader that asks again leaves a new one, and a reader that went
         # away does not occupy an entry.
