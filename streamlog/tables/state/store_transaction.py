@@ -511,14 +511,7 @@ class DeferredStore:
 
     def get_all(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, whether it waits or not."""
-        found: list[_Buffered] = self._waiting.get_all(keys, _UNBUFFERED)
-        absent = [at for at, value in enumerate(found) if value is _UNBUFFERED]
-        if len(absent) == len(keys):
-            return self._store.get_all(keys)
-        values = self._store.get_all([keys[at] for at in absent])
-        for at, value in zip(absent, values, strict=True):
-            found[at] = value
-        return cast("list[bytes | None]", found)
+        return self._waiting.read_through(keys, self._store.get_all)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set one value."""

@@ -13,8 +13,11 @@ cdef class WriteBuffer:
     @cython.locals(indexes=dict, values=list)
     cpdef object get(self, bytes key, object default)
 
-    @cython.locals(at=cython.Py_ssize_t, found=list, indexes=dict, values=list, wanted=list)
-    cpdef list get_all(self, object keys, object default)
+    @cython.locals(
+        at=cython.Py_ssize_t, found=list, indexes=dict, missing=list, others=list, gaps=list,
+        values=list, wanted=list,
+    )
+    cpdef list read_through(self, object keys, object read)
 
     @cython.locals(count=cython.Py_ssize_t, keys=list, own_keys=list, own_values=list, values=list)
     cpdef tuple columns(self)

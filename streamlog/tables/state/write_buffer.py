@@ -17,7 +17,7 @@ from streamlog.tables.folds import prefetch
 from streamlog.tables.state import key_sort
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["WriteBuffer"]
 
@@ -26,6 +26,8 @@ _FAR = buffer_writes.AHEAD
 T = TypeVar("T")
 """The value that stands for a missing key."""
 
+Read: TypeAlias = "Callable[[list[bytes]], list[bytes | None]]"
+"""Returns the value of each key; None for one that has none."""
 _Columns: TypeAlias = "tuple[list[bytes], list[bytes | None], dict[bytes, int]]"
 
 
@@ -59,16 +61,34 @@ class WriteBuffer:
         index = indexes.get(key)
         return default if index is None or index >= len(values) else values[index]
 
-    def get_all(self, keys: Sequence[bytes], default: T) -> list[bytes | T | None]:
-        """Return the value of each key, or `default` for a missing one; for the writer's thread."""
+    def read_through(self, keys: Sequence[bytes], read: Read) -> list[bytes | None]:
+        """Return the value of each key; for the writer's thread.
+
+        `read` returns the values of the keys that the buffer does not have.
+
+        Raises:
+            ValueError: `read` returned another number of values.
+        """
         _, values, indexes = self._columns
-        found: list[bytes | T | None] = []
+        found: list[bytes | None] = []
+        gaps: list[int] = []
+        missing: list[bytes] = []
         wanted = keys if type(keys) is list else list(keys)
         for at in range(len(wanted)):
             if at % _AHEAD == 0:
                 prefetch.warm_slots(indexes, wanted, at)
             index = indexes.get(wanted[at])
-            found.append(default if index is None else values[index])
+            if index is None:
+                gaps.append(at)
+                missing.append(wanted[at])
+                found.append(None)
+            else:
+                found.append(values[index])
+        others = read(missing) if missing else []
+        if len(others) != len(missing):
+            raise ValueError(f"{len(others)} values of {len(missing)} keys")
+        for at in range(len(gaps)):
+            found[gaps[at]] = others[at]
         return found
 
     def keys_from(self, start: int) -> Sequence[bytes]:

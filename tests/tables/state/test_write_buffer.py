@@ -45,7 +45,8 @@ def test_the_buffer_holds_the_last_value_of_each_key(
         assert buffer.columns() == (list(expected), list(expected.values()))
         assert buffer.in_order() == (sorted(expected), [expected[key] for key in sorted(expected)])
         wanted = [*OBJECTS, b"other"]
-        assert buffer.get_all(wanted, b"absent") == [expected.get(k, b"absent") for k in wanted]
+        found = buffer.read_through(wanted, lambda keys: [b"read " + key for key in keys])
+        assert found == [expected.get(key, b"read " + key) for key in wanted]
         for key in OBJECTS:
             assert buffer.get(key, b"absent") == expected.get(key, b"absent")
             if key in expected:
@@ -53,6 +54,14 @@ def test_the_buffer_holds_the_last_value_of_each_key(
             else:
                 with pytest.raises(KeyError):
                     _ = buffer[key]
+
+
+def test_a_read_of_missing_keys_has_a_value_for_each() -> None:
+    buffer = WriteBuffer()
+    put(buffer, [(b"a", b"1")])
+    assert buffer.read_through([b"a"], list[bytes | None]) == [b"1"]
+    with pytest.raises(ValueError, match="1 values of 2 keys"):
+        buffer.read_through([b"b", b"a", b"c"], lambda keys: [*keys[1:]])
 
 
 @pytest.mark.parametrize("count", [1, 33, 6_000, 70_000])
