@@ -127,8 +127,8 @@ in their order, and a block once for all of them that it has. Among 5 million ro
 batch share such blocks, and hardly share any of 4 KiB: a fifth of all look-ups' time (measured)."""
 
 HASHED_KEYS_RATIO = 0.75
-"""A block has a hash table of its keys, so full. It takes a fifth more on disk, and a look-up finds
-its row in the block without a binary search: 0.2 us less of some 7 (measured)."""
+"""A block has a hash table of its keys, so full: a look-up finds its row in the block without a
+binary search. Blocks take a fifth more on disk (measured)."""
 
 TABLES_MAX = 8
 """The number of flushed buffers from which on RocksDB merges them with older rows. If updates are
