@@ -101,7 +101,10 @@ def test_a_link_that_comes_between_the_check_and_the_opening_leads_nowhere(insid
     swapping.start()
     found: dict[str, int] = {}
     try:
-        for _ in range(3_000):
+        for attempt in range(300_000):
+            # On a busy machine the swapping thread may hold the interpreter for long stretches.
+            if attempt >= 3_000 and "ours" in found:
+                break
             for path in ("file", "deeper/file"):
                 try:
                     what = read(real / path)
@@ -113,7 +116,7 @@ def test_a_link_that_comes_between_the_check_and_the_opening_leads_nowhere(insid
         stop.set()
         swapping.join()
     assert SECRET not in found
-    assert found["ours"], "the test has read nothing"
+    assert "ours" in found, "the test has read nothing"
 
 
 def test_links_in_a_circle_lead_nowhere(inside: Path) -> None:
