@@ -415,6 +415,10 @@ class TooManyOpenFiles(LogDirectoryFull):
     """The process has no file descriptor left; the disk is sound, a later attempt can succeed."""
 
 
+class NoThread(StreamlogError):
+    """The system starts no more threads for this process; a later attempt can succeed."""
+
+
 class ListenError(StreamlogError):
     """The address to listen on is taken, or doesn't belong to this machine."""
 

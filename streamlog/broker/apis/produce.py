@@ -172,12 +172,14 @@ class ProduceRequests:
         self, run: ProduceRun, context: RequestContext
     ) -> Pieces | asyncio.Future[Pieces]:
         """Append the requests of a run; return their responses, or where they will be."""
-        check = check_of_run(self._writable, run, self._clock.wall_ms())
+        wall_ms = self._clock.wall_ms()
+        parts = parts_of(self._writable, run)
+        check = check_of_run(parts, run, wall_ms)
         if check is None and not self.checks.is_busy(context.connection):
-            return self._append_run(run, context, None)
+            return self._append_run(run, context, parts, wall_ms)
         if check is None:
             run.keep()
-        append = partial(self._append_run, run, context)
+        append = partial(self._append_later, run, context)
         return self.checks.begin(context.connection, check, append)
 
     def _append(
@@ -209,17 +211,28 @@ class ProduceRequests:
             return attempt.response
         return when_flushed(self._flush, lambda: attempt.response, attempt.failed)
 
-    def _append_run(
+    def _append_later(
         self, run: ProduceRun, context: RequestContext, checked: CheckedRun | None
+    ) -> Pieces | asyncio.Future[Pieces]:
+        """Append a run that has waited: its partitions may be led elsewhere now."""
+        parts = parts_of(self._writable, run)
+        return self._append_run(run, context, parts, self._clock.wall_ms(), checked=checked)
+
+    def _append_run(
+        self,
+        run: ProduceRun,
+        context: RequestContext,
+        parts: list[RunPart],
+        wall_ms: int,
+        *,
+        checked: CheckedRun | None = None,
     ) -> Pieces | asyncio.Future[Pieces]:
         def complete(response: ProduceResponse, version: int) -> None:
             if version >= LEADER_ENDPOINTS_VERSION:
                 self._complete(response, context)
 
-        now_ms, wall_ms = self._clock.now_ms(), self._clock.wall_ms()
-        attempt = append_run(
-            self._writable, run, now_ms, wall_ms, complete=complete, checked=checked
-        )
+        now_ms = self._clock.now_ms()
+        attempt = append_run(parts, run, now_ms, wall_ms, complete=complete, checked=checked)
         self._flush_in_time()
         if attempt.uncommitted:
             # The responses leave together, so the run waits for its longest timeout.
@@ -334,15 +347,41 @@ def check_of(
     }
 
 
+class RunPart(NamedTuple):
+    """The requests of a run for one partition."""
+
+    pattern: ProducePattern
+    numbers: list[int]
+    """Their indexes in the run."""
+    partition: Partition | StreamlogError
+    """Where they are appended, or why they are not."""
+
+
+def parts_of(writable: WritablePartitions, run: ProduceRun) -> list[RunPart]:
+    """Return a run by partition, as clients may write now."""
+    parts: list[RunPart] = []
+    for pattern, numbers in run.by_pattern().items():
+        try:
+            partition = writable.get(pattern.topic, pattern.index)
+            if pattern.acks == ALL:
+                partition.check_insync()
+        except StreamlogError as error:
+            parts.append(RunPart(pattern, numbers, error))
+        else:
+            parts.append(RunPart(pattern, numbers, partition))
+    return parts
+
+
 def check_of_run(
-    writable: WritablePartitions, run: ProduceRun, wall_ms: int
+    parts: list[RunPart], run: ProduceRun, wall_ms: int
 ) -> Callable[[], CheckedRun] | None:
     """Return the thread's work for a run of requests, by their indexes; None if there is none."""
     configs: dict[int, TopicConfig] = {}
-    for pattern, numbers in run.by_pattern().items():
-        config = writable.config_of(pattern.topic, pattern.index)
-        pieces = [run.requests[number].records for number in numbers]
-        if config is not None and needs_thread(pieces, config):
+    for _, numbers, partition in parts:
+        if isinstance(partition, StreamlogError):
+            continue
+        config = partition.log.config
+        if needs_thread([run.requests[number].records for number in numbers], config):
             configs.update(dict.fromkeys(numbers, config))
     if not configs:
         return None
@@ -411,13 +450,17 @@ class RecordChecks:
         """Have the thread do `work`, then pass its result to `append`, which returns the answer.
 
         Without `work`, `append` only waits for its turn and is given None.
+
+        Raises:
+            NoThread: the thread could not start; the request is not taken up.
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         job = None if work is None else OffloadedJob(work)
+        if job is not None:
+            # First: if the thread can't start, the connection must not wait for it.
+            self._thread.start(job, lambda: self._append_checked(connection))
         queue = self._waiting.setdefault(connection, deque())
         queue.append(_Waiting(job, append, answer))
-        if job is not None:
-            self._thread.start(job, lambda: self._append_checked(connection))
         return answer
 
     def stop(self, reason: StreamlogError) -> None:
@@ -657,7 +700,7 @@ class RunAttempt(NamedTuple):
 
 
 def append_run(
-    writable: WritablePartitions,
+    parts: list[RunPart],
     run: ProduceRun,
     now_ms: int,
     wall_ms: int,
@@ -674,17 +717,12 @@ def append_run(
     refusals: dict[int, PartitionProduceResponse] = {}
     durable = True
     uncommitted: list[Uncommitted] = []
-    for pattern, numbers in run.by_pattern().items():
-        requests = [run.requests[number] for number in numbers]
-        try:
-            partition = writable.get(pattern.topic, pattern.index)
-            if not partition.is_alone and pattern.acks == ALL:
-                partition.check_insync()
-        except StreamlogError as error:
-            outcomes: Sequence[AppendResult | StreamlogError] = [error for _ in requests]
+    for pattern, numbers, partition in parts:
+        if isinstance(partition, StreamlogError):
+            outcomes: Sequence[AppendResult | StreamlogError] = [partition for _ in numbers]
             log_start_offset = -1
         else:
-            pieces = [request.records for request in requests]
+            pieces = [run.requests[number].records for number in numbers]
             ready = [checked[number] for number in numbers if number in checked] if checked else []
             # A thread checks all requests of a pattern or none, so the lists have equal lengths. It
             # may have compressed the batches anew: those are appended. A refused request keeps its

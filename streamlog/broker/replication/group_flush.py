@@ -6,8 +6,8 @@ callback (`then`).
 
 Rules of this module: a round that failed is the last one, because it is unknown then what the disk
 has. The whole directory fails: it accepts no more appends, and all callbacks get the error. A lack
-of file descriptors is no such failure: that round is repeated. With several directories, each has
-its own rounds, and its failure ends only those.
+of file descriptors, or of a thread, is no such failure: that round is repeated. With several
+directories, each has its own rounds, and its failure ends only those.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from streamlog import repeated
 from streamlog.broker.storage.disk.files import directory_error
 from streamlog.broker.storage.disk.offload import Result, Threads, begin_in, os_thread
 from streamlog.broker.turn import Turn
-from streamlog.errors import ConnectionLost, LogDirectoryError, StreamlogError, TooManyOpenFiles
+from streamlog.errors import (
+    ConnectionLost,
+    LogDirectoryError,
+    NoThread,
+    StreamlogError,
+    TooManyOpenFiles,
+)
 from streamlog.metrics.instruments import Histogram
 
 if TYPE_CHECKING:
@@ -39,9 +45,9 @@ Callback = Callable[[StreamlogError | None], None]
 ROUND_FILES_MAX = 128
 """The files of one round, each of which may need a descriptor; others wait for the next round."""
 SHORT_RETRY_S = 0.1
-"""The pause in seconds before a round is repeated for which descriptors were missing."""
+"""The pause in seconds before a round is repeated that lacked descriptors or a thread."""
 SHORT_LOGGED_S = 10.0
-"""The least time in seconds between two log messages about missing descriptors."""
+"""The least time in seconds between two log messages about what is missing."""
 
 _log = repeated.logger(__name__)
 
@@ -242,10 +248,16 @@ class GroupFlush:
         if not next_round.syncs:
             self._begin_later(next_round)
             return
-        self._current = next_round
         self._is_shared = len(waiting) > 1 or len(next_round.syncs) > 1
-        # Not `run_in_executor`: its future would take one more iteration of the event loop.
-        begin_in(self._thread, next_round.run, self._on_done)
+        try:
+            # Not `run_in_executor`: its future would take one more iteration of the event loop.
+            begin_in(self._thread, next_round.run, self._on_done)
+        except NoThread as error:
+            for _, sync in next_round.syncs:
+                sync.close()
+            self._repeat(next_round, "a thread", error)
+        else:
+            self._current = next_round
 
     def _begin_syncs(self, due: dict[Flushed, bool]) -> list[tuple[Flushed, PendingSync]]:
         """Begin as many syncs as one round may contain; the other partitions stay in `due`."""
@@ -262,25 +274,31 @@ class GroupFlush:
                     files += len(sync.files)
                     syncs.append((partition, sync))
         except TooManyOpenFiles as error:
-            self._log_short(error)
+            self._log_short("file descriptors", error)
         except LogDirectoryError as error:
             for _, each in syncs:
                 each.close()
             self._fail(error)
         return syncs
 
+    def _repeat(self, short_round: _Round, what: str, error: StreamlogError) -> None:
+        """Sync all logs of a round anew, later: it lacked something."""
+        self._log_short(what, error)
+        short_round.rest.update((partition, False) for partition, _ in short_round.syncs)
+        self._begin_later(short_round)
+
     def _begin_later(self, next_round: _Round) -> None:
-        """Repeat a round later that lacked descriptors, with its callbacks in front."""
+        """Begin later what is left of a round, with its callbacks in front."""
         self._scheduled = True
         self._due = next_round.rest | self._due
         self._waiting = next_round.waiting + self._waiting
         asyncio.get_running_loop().call_later(SHORT_RETRY_S, self._start)
 
-    def _log_short(self, error: TooManyOpenFiles) -> None:
+    def _log_short(self, what: str, error: StreamlogError) -> None:
         now_s = asyncio.get_running_loop().time()
         if self._short_logged_s is None or now_s - self._short_logged_s >= SHORT_LOGGED_S:
             self._short_logged_s = now_s
-            _log.warning("a sync waits for file descriptors: %s", error)
+            _log.warning("a sync waits for %s: %s", what, error)
 
     def _on_done(self, result: Result[OSError | None]) -> None:
         finished, self._current = self._current, None
@@ -294,9 +312,7 @@ class GroupFlush:
         if isinstance(failure, TooManyOpenFiles):
             # Every file is either synced or untouched, since only the directory could not be
             # opened. So a repetition of the whole round is safe.
-            self._log_short(failure)
-            finished.rest.update((partition, False) for partition, _ in finished.syncs)
-            self._begin_later(finished)
+            self._repeat(finished, "file descriptors", failure)
             return
         if failure is not None:
             self._fail(failure)

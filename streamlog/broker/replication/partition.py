@@ -584,8 +584,10 @@ class Partition:
         """Begin a sync of what is in the log now. Raises what `PartitionLog.begin_sync` raises."""
         if not sealed_only:
             self._deadline_ms = None
-            # Bytes that are appended during this sync belong to the next one.
-            self._syncing_bytes, self._hidden_bytes = self._hidden_bytes, 0
+            # Bytes that are appended during this sync belong to the next one. A sync that is begun
+            # anew, because the first attempt lacked something, has those of both.
+            self._syncing_bytes += self._hidden_bytes
+            self._hidden_bytes = 0
         return self.log.begin_sync(sealed_only=sealed_only)
 
     def on_synced(self, sync: PendingSync) -> None:

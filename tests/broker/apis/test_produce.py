@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import Executor
 from random import Random
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamlog.broker.apis.produce import CHECKS_THREAD
 from streamlog.broker.broker import Broker
 from streamlog.broker.config.settings import LONG_MAX
 from streamlog.broker.server.socket_server import Acceptor
@@ -18,7 +20,11 @@ from streamlog.broker.storage.disk.offload import os_thread
 from streamlog.errors import ConnectionLost
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
-from streamlog.protocol.messages.produce_and_fetch import PartitionProduceResponse, ProduceRequest
+from streamlog.protocol.messages.produce_and_fetch import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
 from streamlog.records.batch import HEADER_BYTES, encode_batch
 from streamlog.records.compression import Compression, compress
 from tests.broker.apis.test_produce_runs import answers, read, send, serve
@@ -275,3 +281,29 @@ def test_a_refused_produce_with_acks_0_closes_the_connection() -> None:
         assert broker.directory.log("t", 0).log_end_offset == 1
 
     serve(story)
+
+
+def test_a_check_for_which_no_thread_starts_ends_its_connection_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, refusals = threading.Thread.start, ["can't start new thread"]
+
+    def short(thread: threading.Thread) -> None:
+        if thread.name == CHECKS_THREAD and refusals:
+            raise RuntimeError(refusals.pop())
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", short)
+
+    async def story(broker: Broker, one: Peer) -> None:
+        create(broker)
+        packed = produce_request(batch(b"0", codec=Compression.GZIP))
+        send(one, [packed])
+        assert await one.hung_up()
+        assert not broker.checks.is_busy(1)
+        again = await later(broker, packed)
+        assert isinstance(again, ProduceResponse)
+        assert again.responses[0].partition_responses[0].base_offset == 0
+
+    serve(story)
+    assert "thread streamlog-records does not start" in caplog.text

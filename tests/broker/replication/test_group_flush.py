@@ -411,3 +411,36 @@ def test_a_round_without_file_descriptors_is_retried(
 
     run(files, story)
     assert caplog.text.count("a sync waits for file descriptors") == 1
+
+
+def test_a_round_for_which_no_thread_starts_is_retried(
+    files: SlowFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer, and a reader that waits for what is on disk, come once a thread has started."""
+    monkeypatch.setattr("streamlog.broker.replication.group_flush.SHORT_RETRY_S", 0.001)
+    refusals = [3]
+    start = threading.Thread.start
+
+    def short(thread: threading.Thread) -> None:
+        if thread.name == "streamlog-sync" and refusals[0]:
+            refusals[0] -= 1
+            raise RuntimeError("can't start new thread")  # As CPython has it after EAGAIN.
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", short)
+
+    async def story(broker: Broker) -> None:
+        create(broker)
+        reading = later(broker, fetch_request(at(0), max_wait_ms=300_000))
+        async with asyncio.timeout(60):
+            answer = produce_result(await later(broker, produce_request(batch(b"a"))))
+            response = await reading
+        assert answer == (0, 0)
+        assert not refusals[0]
+        assert isinstance(response, FetchResponse)
+        assert values(response.responses[0].partitions[0]) == [b"a"]
+        assert broker.directory.topics["t"].partitions[0].recovery_point == 1
+
+    run(files, story)
+    assert caplog.text.count("a sync waits for a thread") == 1
+    assert "can't start new thread" in caplog.text

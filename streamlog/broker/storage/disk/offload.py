@@ -26,6 +26,8 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
+from streamlog.errors import NoThread
+
 OFFLOAD_THREAD = "streamlog-offload"
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +46,11 @@ def os_thread(name: str) -> Executor:
 
 
 def begin_in(thread: Executor, work: Callable[[], T], then: Callable[[Result[T]], object]) -> None:
-    """Run `work` in a thread; the running loop then calls `then` with its result."""
+    """Run `work` in a thread; the running loop then calls `then` with its result.
+
+    Raises:
+        NoThread: the thread could not start, and nothing has begun.
+    """
     if isinstance(thread, LoopThread):
         thread.begin(work, then)
         return
@@ -122,7 +128,11 @@ class LoopThread(Executor):
         return future
 
     def begin(self, work: Callable[[], T], then: Callable[[Result[T]], object]) -> None:
-        """Run `work`; the running loop then calls `then` with its result."""
+        """Run `work`; the running loop then calls `then` with its result.
+
+        Raises:
+            NoThread: the thread could not start, and nothing has begun.
+        """
         if self._loop is None:
             self._watch(asyncio.get_running_loop())
         job = _LoopJob(work, then)
@@ -143,8 +153,9 @@ class LoopThread(Executor):
             if not self._is_shut:
                 self._is_shut = True
                 self._jobs.put(None)
-        if wait and self._has_begun:
-            self._thread.join()
+        if wait:
+            if self._has_begun:
+                self._thread.join()
             self._unwatch()
 
     def _put(self, run: _Job) -> None:
@@ -152,9 +163,18 @@ class LoopThread(Executor):
             if self._is_shut:
                 raise RuntimeError(f"thread {self._thread.name} has ended and takes no more jobs")
             if not self._has_begun:
-                self._thread.start()
+                self._start()
                 self._has_begun = True
         self._jobs.put(run)
+
+    def _start(self) -> None:
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise NoThread(
+                f"thread {self._thread.name} does not start ({error}): raise the limit on"
+                " processes (ulimit -u, pids.max of a container), or the memory"
+            ) from error
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -26,6 +26,7 @@ from streamlog.broker.storage.disk.offload import (
     Result,
     begin_in,
 )
+from streamlog.errors import NoThread
 
 DEADLINE_S = 60
 Outcome = tuple[str, object]
@@ -122,6 +123,37 @@ def test_the_loop_is_woken_although_no_descriptor_is_free() -> None:
             await done.wait()
         assert found == [("value", 1), ("error", 2)]
         thread.shutdown()
+
+    asyncio.run(main())
+
+
+def test_a_thread_that_does_not_start_does_so_with_a_later_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = threading.Thread.start
+    refusals = ["can't start new thread"]
+
+    def short(thread: threading.Thread) -> None:
+        if refusals:
+            raise RuntimeError(refusals.pop())
+        start(thread)
+
+    async def main() -> None:
+        before = open_files()
+        monkeypatch.setattr(threading.Thread, "start", short)
+        for is_used_again in (True, False):
+            refusals[:] = ["can't start new thread"]
+            thread, done = LoopThread("test"), asyncio.Event()
+            ran = list[int]()
+            with pytest.raises(NoThread, match=r"thread test does not start .*ulimit -u"):
+                thread.begin(partial(ran.append, 1), lambda _: None)
+            if is_used_again:
+                thread.begin(partial(ran.append, 2), lambda _, done=done: done.set())  # type: ignore[misc]
+                async with asyncio.timeout(DEADLINE_S):
+                    await done.wait()
+            thread.shutdown()
+            assert ran == ([2] if is_used_again else []), "a job that was refused has run"
+            assert open_files() == before, "a descriptor is left open"
 
     asyncio.run(main())
 
