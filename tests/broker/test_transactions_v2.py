@@ -19,7 +19,7 @@ from streamlog.protocol.messages.transaction_messages import (
 from tests.broker.coordinator.transaction.test_partition_verification import Coordinators
 from tests.broker.node import Node, ask, create
 from tests.broker.storage.log.test_transactions import committed
-from tests.broker.test_isolation import read
+from tests.broker.test_isolation import on_disk, read
 from tests.broker.test_transactions import UNSTABLE, Writer, group_offset
 
 
@@ -114,6 +114,25 @@ def test_producers_of_both_kinds_take_over_from_each_other(node: Node) -> None:
                 assert await writer.write(b"%d" % number) == ErrorCode.NONE
                 assert await writer.end() == ErrorCode.NONE
         assert visible(broker) == [b"%d" % number for number in range(4) for _ in range(2)]
+
+    node.run(story)
+
+
+def test_a_producer_that_aborts_what_timed_out_writes_on(node: Node) -> None:
+    """As Kafka's clients do: a refused record makes them abort, whatever has refused it."""
+
+    async def story(broker: Broker) -> None:
+        writer = await begun(broker)
+        assert await writer.write(b"too late") == ErrorCode.NONE
+        node.pass_time(broker, 61_000)
+        while await writer.write(b"refused") != ErrorCode.INVALID_PRODUCER_EPOCH:
+            await on_disk(broker)
+        while (code := await writer.end(committed=False)) == ErrorCode.CONCURRENT_TRANSACTIONS:
+            await on_disk(broker)
+        assert code == ErrorCode.NONE
+        assert await writer.write(b"kept") == ErrorCode.NONE
+        assert await writer.end() == ErrorCode.NONE
+        assert visible(broker) == [b"kept"]
 
     node.run(story)
 

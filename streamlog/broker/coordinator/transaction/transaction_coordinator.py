@@ -427,10 +427,10 @@ class TransactionCoordinator:
         name, known = request.transactional_id, self._transactions.get(request.transactional_id)
         producer = (request.producer_id, request.producer_epoch)
         code = _mismatch(known, producer)
-        if known is not None and known.is_ended_by == producer:
+        if known is not None and self._has_its_end(known, producer, committed=request.committed):
             code = _repeated_end_code(known.state, committed=request.committed)
             if code is ErrorCode.NONE:
-                return _outcome(None, caller, _ended(known))
+                return _outcome(None, caller, _with_next_producer(known))
         elif known is not None and code is ErrorCode.NONE:
             code = _raising_end_code(known.state, committed=request.committed)
             if code is ErrorCode.NONE:
@@ -443,6 +443,21 @@ class TransactionCoordinator:
                     decided = replace(decided, producer_epoch=known.producer_epoch)
                 return ShardOutcome((record_of(decided),))
         return _outcome(None, caller, refuse(request, caller.version, code))
+
+    def _has_its_end(
+        self, known: CoordinatedTransaction, producer: Producer, *, committed: bool
+    ) -> bool:
+        """Whether the transaction that a producer v2 ends was ended, and its epoch raised, before.
+
+        Either its response was missed, or the transaction has timed out. A producer that aborts
+        what was aborted has lost nothing more, so it continues with the next epoch, as in Kafka
+        (KAFKA-19367) and as one of transactions v1 does by InitProducerId (`_resume`). One that
+        commits must learn that it is fenced.
+        """
+        if known.is_ended_by == producer:
+            return True
+        was_aborted = self._fenced.get(known.transactional_id) == producer
+        return was_aborted and not committed and not known.is_exhausted
 
 
 def _mismatch(known: CoordinatedTransaction | None, producer: Producer) -> ErrorCode:
@@ -458,6 +473,10 @@ def _ended(known: CoordinatedTransaction | None) -> EndTxnResponse:
     """Return the response to the end of a transaction, with the identity for the next one."""
     if known is None or known.client_version < TRANSACTIONS_V2:
         return EndTxnResponse()
+    return _with_next_producer(known)
+
+
+def _with_next_producer(known: CoordinatedTransaction) -> EndTxnResponse:
     producer_id, epoch = known.next_producer
     return EndTxnResponse(producer_id=producer_id, producer_epoch=epoch)
 

@@ -180,15 +180,46 @@ def test_the_last_epoch_gives_way_to_another_producer_id(
     assert driver.ask_end(last) == (UNKNOWN, (-1, -1))
 
 
-def test_a_transaction_that_timed_out_fences_its_producer(driver: Raising) -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_producer_continues_only_by_aborting_what_timed_out(
+    driver: Raising, is_restarted: bool
+) -> None:
+    """A producer v2 never asks for another epoch: its abort is the way (KAFKA-19367)."""
+    producer = driver.begun()
+    driver.add(producer, 0)
+    driver.tick(60_000 + TIMEOUT_CHECK_MS)
+    assert driver.ask_end(producer, committed=False)[0] == BUSY
+    driver.write_markers()
+    if is_restarted:
+        driver.restart()
+    assert driver.known.state is TransactionState.COMPLETE_ABORT
+    assert driver.ask_end(producer) == (FENCED, (-1, -1))
+    assert driver.add(producer, 0) == [FENCED]
+    following = (producer[0], producer[1] + 1)
+    for _ in range(2):
+        assert driver.ask_end(producer, committed=False) == (NONE, following)
+    assert driver.add(following, 0) == [NONE]
+    assert driver.ask_end(producer, committed=False) == (FENCED, (-1, -1)), "late"
+    assert driver.known.state is TransactionState.ONGOING
+
+
+def test_an_abort_of_what_timed_out_ends_with_the_next_instance(driver: Raising) -> None:
     producer = driver.begun()
     driver.add(producer, 0)
     driver.tick(60_000 + TIMEOUT_CHECK_MS)
     driver.write_markers()
-    assert driver.known.state is TransactionState.COMPLETE_ABORT
-    for committed in (True, False):
-        assert driver.ask_end(producer, committed=committed)[0] == FENCED
-    assert driver.add(producer, 0) == [FENCED]
+    code, following = driver.init()
+    assert (code, following) == (NONE, (producer[0], producer[1] + 2))
+    assert driver.ask_end(producer, committed=False) == (FENCED, (-1, -1))
+
+
+def test_the_epoch_that_only_fences_is_given_to_no_producer(driver: Raising) -> None:
+    last = driver.begun_at(LAST)
+    driver.add(last, 0)
+    driver.tick(60_000 + TIMEOUT_CHECK_MS)
+    driver.write_markers()
+    assert driver.known.producer_epoch == EPOCH_MAX
+    assert driver.ask_end(last, committed=False) == (FENCED, (-1, -1))
 
 
 def test_clients_of_both_kinds_take_turns(driver: Raising) -> None:
@@ -245,7 +276,10 @@ class History:
             self.outcomes.setdefault(producer, set()).add(committed)
         elif code == NONE:
             assert identity is not None
-            assert self.outcomes[producer] == {committed}, "not what was decided"
+            # A transaction without an outcome that its producer has asked for has timed out.
+            assert self.outcomes.setdefault(producer, {False}) == {committed}, (
+                "not what was decided"
+            )
             self.learn(identity)
 
     def markers(self, _: int, __: bool) -> None:
