@@ -327,8 +327,12 @@ class Cluster:
                 raise error_for(topic.error_code, f"topic {topic.name!r}")
         return [self.topics[topic.name or ""] for topic in response.topics]
 
-    async def survey(self, topics: Collection[str] | None = None) -> dict[str, TopicMetadata]:
+    async def survey(
+        self, topics: Collection[str] | None = None, *, hidden: set[str] | None = None
+    ) -> dict[str, TopicMetadata]:
         """Look up which of these topics, or of all, exist; return name to metadata.
+
+        `hidden` gets the topics that this client may not describe. Whether they exist is unknown.
 
         Raises:
             LogError: a broker can't answer for some topic at present; retriable.
@@ -345,6 +349,8 @@ class Cluster:
             error = error_for(topic.error_code, f"topic {topic.name!r}")
             if error.retriable and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise error
+            if hidden is not None and topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                hidden.add(topic.name or "")
         return found
 
     async def call(

@@ -38,7 +38,7 @@ from streamlog.log import Log
 from streamlog.protocol.acls import Operation, ResourceType
 from streamlog.record import TopicPartition
 from tests.connect_service.running import Client, worker, worker_with_http
-from tests.worker.test_secured import access, on_a_secured_broker
+from tests.servers.secured_broker import access, on_a_secured_broker
 
 USER = "User:shop"
 BAD = 1

@@ -61,9 +61,9 @@ from tests.servers.mariadb import MariaDbServer
 from tests.servers.mosquitto import MosquittoServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis_server import RedisServer
+from tests.servers.secured_broker import access, allowed, on_a_secured_broker
 from tests.servers.server_process import program
 from tests.worker.commit_steps import IS_THOROUGH
-from tests.worker.test_secured import access, acl, on_a_secured_broker
 
 SPEC = TopicSpec("orders", serde_for(str), serde_for(dict[str, int]))
 PART = TopicPartition("orders", 0)
@@ -559,13 +559,16 @@ async def test_a_cluster_that_refuses_a_user(tmp_path: Path) -> None:
         assert "AUTHORIZATION_FAILED" in missing
         async with Log.open(url, security=access("root")) as log:
             await log.admin().create_topics([NewTopic("orders", 1)])
-            right = acl(ResourceType.TOPIC, "orders", Operation.WRITE)
+            right = allowed(ResourceType.TOPIC, "orders", Operation.WRITE)
             offsets = (Operation.CREATE, Operation.WRITE, Operation.READ)
             await log.admin().create_acls(
                 [
                     right,
-                    *(acl(ResourceType.TOPIC, "streamlog-sink-offsets", each) for each in offsets),
-                    acl(ResourceType.TRANSACTIONAL_ID, "sink", Operation.WRITE, prefixed=True),
+                    *(
+                        allowed(ResourceType.TOPIC, "streamlog-sink-offsets", each)
+                        for each in offsets
+                    ),
+                    allowed(ResourceType.TRANSACTIONAL_ID, "sink", Operation.WRITE, prefixed=True),
                 ]
             )
             wrong = await refusal_of(sink(url, "geheim"), at_start=True)

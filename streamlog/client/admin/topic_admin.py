@@ -473,9 +473,17 @@ class TopicAdmin(AdminArea):
         found = await self._cluster.retrying(lambda: self._cluster.describe(names))
         return [_description(topic) for topic in _by_name(found)]
 
-    async def find_topics(self, names: Collection[str]) -> list[TopicDescription]:
-        """Return the topics of these names that exist, sorted by name; use it to poll for them."""
-        found = await self._cluster.retrying(lambda: self._cluster.survey(names))
+    async def find_topics(
+        self, names: Collection[str], *, hidden: set[str] | None = None
+    ) -> list[TopicDescription]:
+        """Return the topics of these names that exist, sorted by name; use it to poll for them.
+
+        Args:
+            names: the topics to look for.
+            hidden: where to add the names that the principal may not describe. A broker does not
+                say whether they exist, so they are not returned.
+        """
+        found = await self._cluster.retrying(lambda: self._cluster.survey(names, hidden=hidden))
         return [_description(topic) for topic in _by_name(found.values())]
 
     async def delete_records(

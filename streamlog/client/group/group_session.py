@@ -478,12 +478,7 @@ class GroupSession:
                 self._note_failure(joined.error_code)
                 member.on_join(joined, clock.now_ms())
             case CountPartitions(topics):
-                found = await self._cluster.survey(topics)
-                counts = {name: len(topic.leaders) for name, topic in found.items()}
-                member.on_partitions(counts, clock.now_ms())
-                if member.phase is MemberPhase.SYNCING and (missing := member.missing(counts)):
-                    names = ", ".join(sorted(missing))
-                    log.warning("group %s: topic %s does not exist", self._settings.group_id, names)
+                await self._count_partitions(member, topics)
             case Sync(request):
                 patience_ms = self._settings.rebalance_timeout_ms + JOIN_MARGIN_MS
                 with timed(self._metrics.syncs, clock):
@@ -500,6 +495,21 @@ class GroupSession:
             case Leave() | WaitForGroup():
                 return action
         return None
+
+    async def _count_partitions(self, member: GroupMember, topics: Collection[str]) -> None:
+        """Count the partitions that the group's leader assigns; log the topics without any."""
+        hidden: set[str] = set()
+        found = await self._cluster.survey(topics, hidden=hidden)
+        counts = {name: len(topic.leaders) for name, topic in found.items()}
+        member.on_partitions(counts, self._cluster.clock.now_ms())
+        missing = member.missing(counts) if member.phase is MemberPhase.SYNCING else frozenset()
+        for names, reason in (
+            (missing - hidden, "does not exist"),
+            (missing & hidden, "can't be assigned: this consumer may not describe it"),
+        ):
+            if names:
+                joined = ", ".join(sorted(names))
+                log.warning("group %s: topic %s %s", self._settings.group_id, joined, reason)
 
     def _note_failure(self, error_code: int) -> None:
         # With MEMBER_ID_REQUIRED the coordinator only names the member (KIP-394).

@@ -231,8 +231,6 @@ class Producer:
         self._room = asyncio.Lock()
         self._owes_turn = False
         """Whether a batch has filled, and the sender had no turn since."""
-        self._has_ended = False
-        """Whether all records that had no outcome have failed, because nothing more is sent."""
         self._dead: Exception | None = None
         self._is_open = False
 
@@ -437,7 +435,7 @@ class Producer:
         mark = self._accumulator.close_open()
         self._sender.look()
         with timed(self._metrics.flushes, self._cluster.clock):
-            while not self._has_ended and not self._accumulator.is_done(mark):
+            while not self._sender.has_ended and not self._accumulator.is_done(mark):
                 self._sender.progress.clear()
                 await self._sender.progress.wait()
         if self._session is not None:
@@ -601,13 +599,12 @@ class Producer:
 
     def _on_death(self, error: Exception) -> None:
         """Fail all records: a background task has ended with `error`."""
-        self._dead = error
+        self._dead = self._dead or error
         self._open_batches.is_open = False
         reason = error if isinstance(error, StreamlogError) else ConnectionLost(repr(error))
         self._fail_all(reason)
 
     def _fail_all(self, reason: StreamlogError) -> None:
-        self._has_ended = True
         if self._session is not None:
             self._session.end(reason)
         self._sender.fail_all(reason)

@@ -206,6 +206,8 @@ class Sender:
         """Set whenever a batch has its outcome: `flush` and waits for buffer space look again."""
         self.failure: StreamlogError | None = None
         """Error of the first undelivered record since `flush` last took it."""
+        self.has_ended = False
+        """Whether all batches that had no outcome have failed, because nothing more is sent."""
 
     @property
     def requests_in_flight(self) -> int:
@@ -217,11 +219,13 @@ class Sender:
         self._look.set()
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send until cancelled, or until `fail_all`."""
         while True:
             # Let the request tasks write. A task that has not run yet has not written its request,
             # and the next round may start another one for that broker.
             await asyncio.sleep(0)
+            if self.has_ended:
+                return
             self._look.clear()
             now_ms = self._cluster.clock.now_ms()
             next_ms = self._round(now_ms)
@@ -232,9 +236,17 @@ class Sender:
                 continue
 
     def fail_all(self, error: StreamlogError) -> None:
-        """Fail every outstanding batch with `error`: nothing will be sent any more."""
+        """Fail every outstanding batch with `error`, once: nothing will be sent any more."""
+        # A producer whose task has failed comes here twice: then, and when it is closed. Each
+        # record has one outcome, and is counted with it.
+        if self.has_ended:
+            return
+        self.has_ended = True
         for batch in list(self._accumulator.outstanding()):
             self._settle_failure(batch, error)
+        self._accumulator.withdraw()
+        self._on_progress()
+        self._look.set()
 
     def _round(self, now_ms: int) -> int | None:
         """Send all batches that are due; return when the next one is due or expires, if any."""
@@ -354,14 +366,20 @@ class Sender:
                     for each in topic.partition_responses
                 }
         except StreamlogError as error:
-            for batch in batches:
+            for batch in self._undecided(batches):
                 self._on_error(batch, error)
         else:
-            for batch in batches:
+            for batch in self._undecided(batches):
                 self._on_answer(batch, answers.get(batch.partition))
         finally:
             self._in_flight[leader] -= 1
             self._look.set()
+
+    def _undecided(
+        self, batches: list[ProducerBatchBuffer[Receipt]]
+    ) -> list[ProducerBatchBuffer[Receipt]]:
+        """Return the batches that wait for their answer: none if they failed with the producer."""
+        return [] if self.has_ended else batches
 
     def _on_answer(
         self, batch: ProducerBatchBuffer[Receipt], answer: PartitionProduceResponse | None

@@ -2,15 +2,16 @@
 
 At least once, records are sent immediately. Exactly once, they are held until the transaction of
 their commit. The policies of nodes decide about refused records (`refused_sinks`), which are
-counted and logged; the rest is sent again. An output topic that is deleted or created again while
-the worker runs is noticed and logged. Not done here: state, offsets, and the time of commits
-(`tasks`).
+counted and logged; the rest is sent again. An output topic that is deleted, created again or
+withheld by an ACL while the worker runs is noticed and logged. Not done here: state, offsets, and
+the time of commits (`tasks`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 from streamlog import repeated
@@ -162,16 +163,24 @@ class OutputTopics:
     def __init__(self) -> None:
         self.gone: frozenset[str] = frozenset()
         """The topics that existed, and do not exist now."""
+        self.withheld: frozenset[str] = frozenset()
+        """The topics that existed, and that this worker may not see now."""
         self._known: dict[str, Output] = {}
 
-    def learn(self, found: Mapping[str, Output]) -> dict[str, tuple[Output, Output]]:
-        """Take in the outputs that exist; returns those created again, as they were and are."""
+    def learn(
+        self, found: Mapping[str, Output], hidden: AbstractSet[str] = frozenset()
+    ) -> dict[str, tuple[Output, Output]]:
+        """Take in the outputs that exist; returns those created again, as they were and are.
+
+        `hidden` are those that this worker may not see: nothing is known of their existence.
+        """
         others = {
             name: (known, output)
             for name, output in found.items()
             if (known := self._known.get(name, output)).topic_id != output.topic_id
         }
-        self.gone = frozenset(self._known.keys() - found.keys())
+        self.gone = frozenset(self._known.keys() - found.keys() - hidden)
+        self.withheld = frozenset(self._known.keys() & hidden)
         self._known.update(found)
         return others
 
@@ -203,17 +212,26 @@ class OutputWatch:
                 logger.debug("the outputs can't be looked up: %s", error)
 
     async def look(self) -> None:
-        """Ask the log for the outputs, and log which are gone, or were created again."""
+        """Ask the log for the outputs, and log which are gone, created again or withheld."""
         if not self._names:
             return
-        topics = await self._log.admin().find_topics(self._names)
-        before = self._topics.gone
+        hidden: set[str] = set()
+        topics = await self._log.admin().find_topics(self._names, hidden=hidden)
+        gone, withheld = self._topics.gone, self._topics.withheld
         found = {each.name: Output(each.topic_id, each.partitions) for each in topics}
-        for name, (old, new) in self._topics.learn(found).items():
+        for name, (old, new) in self._topics.learn(found, hidden).items():
             self._others[name] = new.partitions
             logger.warning("%s", describe_other(name, old, new))
-        for name in sorted(self._topics.gone - before):
+        for name in sorted(self._topics.gone - gone):
             logger.warning("%s: deleted while this worker writes to it", name)
+        for name in sorted(self._topics.withheld - withheld):
+            logger.warning(
+                "%s: this worker may no longer describe the topic that it writes to: an ACL was"
+                " removed, or one denies it. The next write fails unless an ACL allows it again"
+                " (streamlog acls add PRINCIPAL write --topic %s)",
+                name,
+                name,
+            )
 
     def take_others(self) -> dict[str, int]:
         """Return the partition counts of outputs that were created again since the last call."""

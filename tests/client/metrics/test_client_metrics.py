@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from streamlog.client.admin import NewTopic
+from streamlog.client.admin import AclFilter, NewTopic
 from streamlog.client.metrics.client_metrics import ClientMetrics
 from streamlog.client.metrics.metric_names import CLIENT_ID, DEFINITIONS, HELP
 from streamlog.client.metrics.network_metrics import NetworkMetrics
-from streamlog.errors import RequestTimedOut
+from streamlog.errors import NotAuthorized, RequestTimedOut
 from streamlog.log import Log
+from streamlog.protocol.acls import Operation, ResourceType
 from streamlog.protocol.messages.cluster_metadata import MetadataRequest
 from streamlog.record import TopicPartition
 from streamlog.transport.client_connection import TcpTransport
 from tests.broker.process import BrokerProcess
+from tests.servers.secured_broker import access, allowed, secured_broker
 
 OpenLog = Callable[..., AbstractAsyncContextManager[Log]]
 T0 = TopicPartition("t", 0)
@@ -194,6 +196,38 @@ def test_a_stopped_broker_shows_as_retries_then_as_errors(tmp_path: Path) -> Non
 
     with BrokerProcess(tmp_path / "data") as broker:
         asyncio.run(asyncio.wait_for(main(broker, broker.signal), 60))
+
+
+def test_each_record_of_a_producer_that_loses_its_right_is_counted_once(tmp_path: Path) -> None:
+    """The broker refuses the first one; the next one needs another producer id, which it refuses.
+
+    Without an id the producer is at its end, before it is closed.
+    """
+
+    async def main() -> None:
+        async with (
+            secured_broker(tmp_path) as url,
+            Log.open(url, security=access("root")) as root,
+            Log.open(url, security=access("shop")) as log,
+        ):
+            await root.admin().create_topics([NewTopic("t", 1)])
+            await root.admin().create_acls(
+                allowed(ResourceType.TOPIC, "t", each)
+                for each in (Operation.WRITE, Operation.DESCRIBE)
+            )
+            async with log.producer() as producer:
+                await (await producer.send("t", b"allowed"))
+                await root.admin().delete_acls([AclFilter(operation=Operation.WRITE)])
+                for number in (1, 2):
+                    refused = await producer.send("t", b"refused")
+                    with pytest.raises(NotAuthorized):
+                        await refused
+                    assert producer.metrics().value("record-error-total") == number
+                with pytest.raises(NotAuthorized):
+                    await producer.send("t", b"refused")
+            assert producer.metrics().value("record-error-total") == 2
+
+    asyncio.run(main())
 
 
 def test_a_caller_that_waits_for_the_buffer_is_counted(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from streamlog.testing import check_source
 from tests.broker.process import BrokerProcess
 from tests.connectors.kafka.other_cluster import THOROUGH, OtherCluster, Topics, other_cluster
 from tests.connectors.runs import RealContext, on_loop, reading
-from tests.worker.test_secured import on_a_secured_broker
+from tests.servers.secured_broker import on_a_secured_broker
 
 FIRST = {"topic": "t", "partition": 0}
 

@@ -27,8 +27,9 @@ from streamlog.records.record_columns import FieldColumns
 from streamlog.worker.commit.refused_sinks import RefusedSinks
 from streamlog.worker.topics.app_topics import EVERY_TIMESTAMP
 from streamlog.worker.worker import Worker
+from tests.servers.secured_broker import access, allowed, secured_broker
 from tests.worker.processes import read_until
-from tests.worker.test_secured import ALLOWED, SHOP, access, acl, on_a_secured_broker
+from tests.worker.test_secured import ALLOWED, SHOP
 
 LIMIT_BYTES = 20_000
 GUARANTEES = ("exactly_once", "at_least_once")
@@ -308,14 +309,19 @@ def test_records_for_an_unauthorized_topic_are_skipped(tmp_path: Path, guarantee
     words.to(app.topic("counts", key=str, value=str, partitions=1))
     audit = app.topic("audit", key=str, value=str, partitions=1)
     words.to(audit, on_error=on_error.skip())
-    allowed = [*ALLOWED, acl(ResourceType.TOPIC, "audit", Operation.READ)]
 
-    async def main(url: str) -> list[LogRecord]:
-        worker = Worker(app.program(), log_url=url, announce=lambda _: None, security=app.security)
-        async with asyncio.timeout(120), Log.open(url, security=access("root")) as log:
+    async def main() -> list[LogRecord]:
+        async with (
+            asyncio.timeout(120),
+            secured_broker(tmp_path / "data") as url,
+            Log.open(url, security=access("root")) as log,
+        ):
+            program, security = app.program(), app.security
+            worker = Worker(program, log_url=url, announce=lambda _: None, security=security)
             topics = [NewTopic(name, 1) for name in ("words", "counts", "audit")]
             await log.admin().create_topics(topics)
-            await log.admin().create_acls(allowed)
+            audited = allowed(ResourceType.TOPIC, "audit", Operation.READ)
+            await log.admin().create_acls([*ALLOWED, audited])
             async with log.producer() as producer:
                 for number in range(3):
                     await (await producer.send("words", b"w%d" % number, key=b"k"))
@@ -328,7 +334,7 @@ def test_records_for_an_unauthorized_topic_are_skipped(tmp_path: Path, guarantee
         assert ends == 0
         return [record for _, record in found]
 
-    found = asyncio.run(on_a_secured_broker(tmp_path / "data", main))
+    found = asyncio.run(main())
     assert [each.value for each in found] == [b"w0", b"w1", b"w2"]
 
 
