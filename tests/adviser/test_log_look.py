@@ -169,11 +169,11 @@ def test_a_group_that_reads_less_than_is_written_is_found(tmp_path: Path) -> Non
                 await log.admin().alter_group_offsets("other", {T0: 0})
                 await send(log, "t", 0, *[(NOW_MS - 60_000, None)] * 10)
                 await consumer.commit({T0: 0, T1: 0})
-                watched = asyncio.ensure_future(look(log, watch_s=0.4))
-                await asyncio.sleep(0.2)
+                looking = LogLook(log, url="kafka://h:1")
+                await looking.next_view()
                 await send(log, "t", 0, *[(NOW_MS - 60_000, None)] * 200)
                 await consumer.commit({T0: 20})
-                view = await watched
+                view = await looking.next_view()
             codes = {each.code: each for each in advise(view)}
             assert "falling-behind" in codes
             assert codes["falling-behind"].where == "group slow, topic t"

@@ -313,12 +313,15 @@ class Connection(RequestFlow, asyncio.BufferedProtocol):
         return self._mute(quotas.charge_fetched(client, len(found.records), now_ms))
 
     def _mute(self, throttle_ms: int) -> int:
-        """Read nothing from the client for this long; return the time."""
+        """Read nothing from the client for this long, at least; return the time."""
         if throttle_ms:
-            if self._muted is not None:
-                self._muted.cancel()
             loop = asyncio.get_running_loop()
-            self._muted = loop.call_later(throttle_ms / 1000, self._unmute)
+            until_s = loop.time() + throttle_ms / 1000
+            if self._muted is not None:
+                # Its Produce may have exceeded its quota by more than the answer to its Fetch.
+                until_s = max(until_s, self._muted.when())
+                self._muted.cancel()
+            self._muted = loop.call_at(until_s, self._unmute)
             QUOTA.debug(
                 "throttled %s at %s for %d ms: it exceeded a quota of its bytes",
                 self._principal,

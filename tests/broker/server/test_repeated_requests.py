@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
 from unittest.mock import patch
 
 import pytest
@@ -35,7 +33,7 @@ from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.clock import ManualClock
 from streamlog.protocol.acls import Operation, Pattern, Permission, ResourceType
 from streamlog.protocol.api_table import api_of
-from streamlog.protocol.frame import Request, encode_request
+from streamlog.protocol.frame import Request
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
 from streamlog.protocol.messages.produce_and_fetch import FetchRequest, FetchTopic
 from streamlog.protocol.messages.sasl_acls_quotas import (
@@ -55,111 +53,14 @@ from streamlog.records.batch import encode_batch
 from streamlog.records.compression import Compression
 from streamlog.replace import replace
 from tests.broker.node import at, batch, create, fetch_request, produce_request
+from tests.broker.server.virtual_wire import WALL_MS, Inline, VirtualLoop, Wire, framed
 
-T = TypeVar("T")
-P = ParamSpec("P")
-WALL_MS = 1_700_000_000_000
 TOPICS = ("t", "other", "nowhere", "__consumer_offsets")
 NAMED = 12
 SESSION_MS = 60_000
 BYTES_PER_S = 20_000
 TOPIC_ID_MARK = b"id-of-the-topic!"
 LISTENERS = ("plain", "tls", "sasl")
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop whose time passes only when nothing else is ready; work in threads takes no time."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__()
-        self._clock = clock
-        self._now_ms = 0
-        select = self._selector.select  # type: ignore[attr-defined]  # of asyncio's loops
-
-        def pass_time(timeout: float | None) -> object:
-            ready = select(0)
-            if not ready and timeout:
-                self.advance(max(round(timeout * 1000), 1))
-            return ready
-
-        self._selector.select = pass_time  # type: ignore[attr-defined]  # as above
-
-    def advance(self, by_ms: int) -> None:
-        self._now_ms += by_ms
-        self._clock.advance(by_ms)
-
-    def time(self) -> float:
-        return self._now_ms / 1000
-
-
-class Inline(Executor):
-    """An executor that runs work at once, in the caller's thread."""
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future: Future[T] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-class Wire(asyncio.Transport):
-    """A client's side of a connection, with its socket; records what it receives and when."""
-
-    def __init__(self, principal: str | None) -> None:
-        super().__init__(
-            {
-                "peername": ("10.0.0.1", 5000),
-                "sockname": ("127.0.0.1", 9092),
-                "principal": principal,
-                "second_socket": lambda: self,
-            }
-        )
-        self.sent: list[tuple[int, bytes]] = []
-        self.ended = False
-        self._reads = True
-        self._pending = b""
-
-    def connect(self, client: Connection) -> None:
-        self._client = client
-        client.connection_made(self)
-
-    def deliver(self, data: bytes) -> None:
-        """Send bytes to the broker while it reads; keep the rest."""
-        self._pending += data
-        while self._pending and self._reads and not self.ended:
-            room = self._client.get_buffer(-1)
-            size_bytes = min(len(room), len(self._pending))
-            room[:size_bytes] = self._pending[:size_bytes]
-            self._pending = self._pending[size_bytes:]
-            self._client.buffer_updated(size_bytes)
-
-    # ---- the socket ----
-
-    def settimeout(self, _: float) -> None:
-        """Do nothing: it never blocks."""
-
-    def send(self, data: bytes, _: int = 0) -> int:
-        self.sent.append((round(asyncio.get_running_loop().time() * 1000), bytes(data)))
-        return len(data)
-
-    def sendmsg(self, buffers: Sequence[bytes], *_: object) -> int:
-        return self.send(b"".join(map(bytes, buffers)))
-
-    # ---- the transport ----
-
-    def pause_reading(self) -> None:
-        self._reads = False
-
-    def resume_reading(self) -> None:
-        self._reads = True
-        asyncio.get_running_loop().call_soon(self.deliver, b"")
-
-    def close(self) -> None:
-        if not self.ended:
-            self.ended = True
-            asyncio.get_running_loop().call_soon(self._client.connection_lost, None)
-
-    def abort(self) -> None:
-        self.close()
 
 
 # ---- what a client does ----
@@ -262,10 +163,6 @@ class Quota:
 Said = Produce | Fetch | Versions | Reauthenticate
 Act = tuple[Said, ...] | Pass | Allow | Forget | Quota
 """Requests that arrive together, or an event between them."""
-
-
-def framed(request: Message, number: int, version: int, client_id: str) -> bytes:
-    return b"".join(encode_request(api_of(type(request)), version, number, client_id, request))
 
 
 def token_of(user: str) -> SaslAuthenticateRequest:

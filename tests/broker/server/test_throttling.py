@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -21,15 +22,18 @@ from streamlog.broker.server.throttling import (
     Quota,
 )
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
+from streamlog.protocol.api_table import api_of
+from streamlog.protocol.frame import decode_response
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
 from streamlog.protocol.messages.produce_and_fetch import (
-    FetchRequest,
     FetchResponse,
     ProduceRequest,
     ProduceResponse,
 )
-from tests.broker.node import at, batch, create, fetch_request, produce_request
-from tests.broker.server.test_socket_server import peer
+from streamlog.protocol.schema import Message
+from tests.broker.node import BY_ITSELF, at, batch, create, fetch_request, produce_request
+from tests.broker.server.test_socket_server import newest, peer
+from tests.broker.server.virtual_wire import Wire, framed, on_wires
 
 RATE = 10_000
 
@@ -78,43 +82,93 @@ def serve(story: Callable[[Broker, Acceptor], Awaitable[None]], **limits: int) -
     asyncio.run(main())
 
 
+Answered = dict[int, tuple[int, Message]]
+"""Correlation id to the time of an answer in ms, and the answer."""
+
+
+def said(wire: Wire, *requests: Message) -> None:
+    """Send requests together, numbered from 1."""
+    frames = [
+        framed(request, number, newest(api_of(type(request))), "c")
+        for number, request in enumerate(requests, 1)
+    ]
+    wire.deliver(b"".join(frames))
+
+
+def answered(wire: Wire, *requests: Message) -> Answered:
+    """Return the answers to requests that were sent together."""
+    found: Answered = {}
+    for at_ms, data in wire.sent:
+        rest = data
+        while rest:
+            (size,) = struct.unpack_from(">i", rest)
+            (number,) = struct.unpack_from(">i", rest, 4)
+            api = api_of(type(requests[number - 1]))
+            found[number] = at_ms, decode_response(api, newest(api), rest[4 : 4 + size])[1]
+            rest = rest[4 + size :]
+    return found
+
+
 @pytest.mark.parametrize("acks", [0, 1])
 def test_a_producer_above_its_quota_is_throttled(acks: int) -> None:
-    async def story(broker: Broker, server: Acceptor) -> None:
+    async def story(broker: Broker, connected: Callable[[], Wire]) -> None:
         create(broker)
-        loop = asyncio.get_running_loop()
-        async with peer(server) as one:
-            begun = loop.time()
-            one.ask(produce_request(batch(b"x" * 12_000), acks=acks), 1)
-            one.ask(ApiVersionsRequest(), 2)
-            if acks:
-                _, response = await one.answer(ProduceRequest)
-                assert isinstance(response, ProduceResponse)
-                assert 150 < response.throttle_time_ms < 300
-                assert response.responses[0].partition_responses[0].error_code == 0
-                assert loop.time() - begun < 0.15, "the answer itself does not wait"
-            assert (await one.answer(ApiVersionsRequest))[0] == 2
-            assert loop.time() - begun > 0.15
+        asked = produce_request(batch(b"x" * 12_000), acks=acks), ApiVersionsRequest()
+        said(one := connected(), *asked)
+        await asyncio.sleep(1)
+        answers = answered(one, *asked)
+        assert 150 < answers[2][0] < 300
+        if acks:
+            at_ms, response = answers[1]
+            assert isinstance(response, ProduceResponse)
+            assert at_ms == 0, "the answer itself does not wait"
+            assert response.throttle_time_ms == answers[2][0]
+            assert response.responses[0].partition_responses[0].error_code == 0
 
-    serve(story, produce_bytes_per_s=10_000)
+    on_wires(story, produce_bytes_per_s=RATE)
 
 
 def test_a_consumer_above_its_quota_is_throttled() -> None:
-    async def story(broker: Broker, server: Acceptor) -> None:
+    async def story(broker: Broker, connected: Callable[[], Wire]) -> None:
         create(broker)
-        loop = asyncio.get_running_loop()
-        async with peer(server) as one, peer(server) as producer:
-            one.ask(fetch_request(at(0), max_wait_ms=10_000), 1)
-            producer.ask(produce_request(batch(b"x" * 12_000)), 1)
-            _, response = await one.answer(FetchRequest)
-            begun = loop.time()
-            assert isinstance(response, FetchResponse)
-            assert 150 < response.throttle_time_ms < 300
-            one.ask(ApiVersionsRequest(), 2)
-            assert (await one.answer(ApiVersionsRequest))[0] == 2
-            assert loop.time() - begun > 0.1
+        asked = fetch_request(at(0), max_wait_ms=10_000), ApiVersionsRequest()
+        said(one := connected(), asked[0])
+        said(connected(), produce_request(batch(b"x" * 12_000)))
+        await asyncio.sleep(0.1)
+        one.deliver(framed(asked[1], 2, newest(api_of(ApiVersionsRequest)), "c"))
+        await asyncio.sleep(1)
+        answers = answered(one, *asked)
+        at_ms, response = answers[1]
+        assert isinstance(response, FetchResponse)
+        assert 150 < response.throttle_time_ms < 300
+        assert answers[2][0] == at_ms + response.throttle_time_ms
 
-    serve(story, fetch_bytes_per_s=10_000)
+    on_wires(story, fetch_bytes_per_s=RATE)
+
+
+def test_the_longer_of_two_throttle_times_counts() -> None:
+    """1. A Fetch waits. 2. A Produce throttles its client for seconds. 3. The Fetch is answered."""
+
+    async def story(broker: Broker, connected: Callable[[], Wire]) -> None:
+        create(broker)
+        create(broker, "read")
+        asked = (
+            fetch_request(at(0), topic="read", max_wait_ms=10_000),
+            produce_request(batch(b"x" * 40_000)),
+            ApiVersionsRequest(),
+        )
+        said(one := connected(), *asked)
+        await asyncio.sleep(0.1)
+        await broker.handle(produce_request(batch(b"y" * 12_000), topic="read"), BY_ITSELF)
+        await asyncio.sleep(10)
+        answers = answered(one, *asked)
+        fetched, produced = answers[1][1], answers[2][1]
+        assert isinstance(fetched, FetchResponse)
+        assert isinstance(produced, ProduceResponse)
+        assert 0 < fetched.throttle_time_ms < produced.throttle_time_ms
+        assert answers[3][0] == produced.throttle_time_ms
+
+    on_wires(story, fetch_bytes_per_s=RATE, produce_bytes_per_s=RATE)
 
 
 def test_without_a_quota_no_client_is_throttled() -> None:

@@ -179,9 +179,10 @@ def test_a_stopped_broker_shows_as_retries_then_as_errors(tmp_path: Path) -> Non
             await (await producer.send("t", b"before"))
             freeze(signal.SIGSTOP)
             sent = [await producer.send("t", b"meanwhile") for _ in range(7)]
-            while producer.metrics().value("record-retry-total") < 7:  # noqa: ASYNC110 - polled
+            while (seen := producer.metrics()).value("record-retry-total") < 7:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-            assert producer.metrics().value("record-error-total") == 0
+            # None, unless this process was not run for a second: then as many as have failed.
+            assert seen.value("record-error-total") == sum(each.done() for each in sent)
             # Long before the attempt to connect to the frozen broker is given up, after 10 s.
             async with asyncio.timeout(9):
                 failures = await asyncio.gather(*sent, return_exceptions=True)
