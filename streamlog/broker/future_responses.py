@@ -30,14 +30,15 @@ class PromptFuture(asyncio.Future[T]):
     by the loop: a task must not run inside of another.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._then: list[Callable[[PromptFuture[T]], object]] = []
+    # Of the class, so that making one takes no call of Python's.
+    _then: list[Callable[[PromptFuture[T]], object]] | None = None
 
     def when_done(self, then: Callable[[PromptFuture[T]], object]) -> None:
         """Call `then` while this is settled; soon, if it is settled already."""
         if self.done():
             self.get_loop().call_soon(then, self)
+        elif self._then is None:
+            self._then = [then]
         else:
             self._then.append(then)
 
@@ -62,8 +63,8 @@ class PromptFuture(asyncio.Future[T]):
         return was_open
 
     def _call(self) -> None:
-        then, self._then = self._then, []
-        for each in then:
+        then, self._then = self._then, None
+        for each in then or ():
             # As the loop does for the callbacks of plain futures: the error of one client's answer
             # must not reach the request that has settled it, which is another client's.
             try:

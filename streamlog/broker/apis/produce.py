@@ -94,6 +94,8 @@ CheckTransaction: TypeAlias = "Callable[[TransactionalWrite, tuple[str, int]], N
 CompleteProduce: TypeAlias = "Callable[[ProduceResponse, RequestContext], None]"
 """Names the endpoints of new leaders in a response (KIP-951)."""
 
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
+
 # ---- 1. a request is taken up ----
 
 
@@ -175,7 +177,7 @@ class ProduceRequests:
         wall_ms = self._clock.wall_ms()
         parts = parts_of(self._writable, run)
         check = check_of_run(parts, run, wall_ms)
-        if check is None and not self.checks.is_busy(context.connection):
+        if check is None and context.connection not in self.checks.waiting:
             return self._append_run(run, context, parts, wall_ms)
         if check is None:
             run.keep()
@@ -353,6 +355,8 @@ class RunPart(NamedTuple):
     pattern: ProducePattern
     numbers: list[int]
     """Their indexes in the run."""
+    pieces: list[memoryview]
+    """Their records."""
     partition: Partition | StreamlogError
     """Where they are appended, or why they are not."""
 
@@ -361,14 +365,15 @@ def parts_of(writable: WritablePartitions, run: ProduceRun) -> list[RunPart]:
     """Return a run by partition, as clients may write now."""
     parts: list[RunPart] = []
     for pattern, numbers in run.by_pattern().items():
+        pieces = [run.requests[number].records for number in numbers]
         try:
             partition = writable.get(pattern.topic, pattern.index)
-            if pattern.acks == ALL:
+            if pattern.acks == ALL and not partition.is_alone:
                 partition.check_insync()
         except StreamlogError as error:
-            parts.append(RunPart(pattern, numbers, error))
+            parts.append(RunPart(pattern, numbers, pieces, error))
         else:
-            parts.append(RunPart(pattern, numbers, partition))
+            parts.append(_new_tuple(RunPart, (pattern, numbers, pieces, partition)))
     return parts
 
 
@@ -377,11 +382,11 @@ def check_of_run(
 ) -> Callable[[], CheckedRun] | None:
     """Return the thread's work for a run of requests, by their indexes; None if there is none."""
     configs: dict[int, TopicConfig] = {}
-    for _, numbers, partition in parts:
+    for _, numbers, pieces, partition in parts:
         if isinstance(partition, StreamlogError):
             continue
         config = partition.log.config
-        if needs_thread([run.requests[number].records for number in numbers], config):
+        if needs_thread(pieces, config):
             configs.update(dict.fromkeys(numbers, config))
     if not configs:
         return None
@@ -403,7 +408,8 @@ def needs_thread(pieces: Sequence[memoryview], config: TopicConfig) -> bool:
     """Return whether a thread has to validate or compress these batches."""
     if config.compression_type not in (AS_PRODUCED, UNCOMPRESSED):
         return True
-    return is_checked(config) and wait_for_thread(pieces)
+    # In this order: most batches need none, and the compiled look at them costs the least.
+    return wait_for_thread(pieces) and is_checked(config)
 
 
 def check_records(
@@ -433,12 +439,13 @@ class RecordChecks:
 
     def __init__(self, threads: Threads) -> None:
         self._thread = Offload(threads, CHECKS_THREAD)
-        self._waiting: dict[int, deque[_Waiting]] = {}
+        self.waiting: dict[int, deque[_Waiting]] = {}
+        """The requests that wait for validation, by connection; without those that have none."""
         self._listeners: dict[int, Callable[[], None]] = {}
 
     def is_busy(self, connection: int) -> bool:
         """Return whether requests of the connection wait for validation."""
-        return connection in self._waiting
+        return connection in self.waiting
 
     def when_free(self, connection: int, then: Callable[[], None]) -> None:
         """Call `then` once no request of the connection waits for validation."""
@@ -459,14 +466,14 @@ class RecordChecks:
         if job is not None:
             # First: if the thread can't start, the connection must not wait for it.
             self._thread.start(job, lambda: self._append_checked(connection))
-        queue = self._waiting.setdefault(connection, deque())
+        queue = self.waiting.setdefault(connection, deque())
         queue.append(_Waiting(job, append, answer))
         return answer
 
     def stop(self, reason: StreamlogError) -> None:
         """Stop validating; waiting requests fail with the reason."""
         self._thread.close()
-        waiting, self._waiting = self._waiting, {}
+        waiting, self.waiting = self.waiting, {}
         for queue in waiting.values():
             for each in queue:
                 if not each.answer.done():
@@ -477,13 +484,13 @@ class RecordChecks:
         # 1. A compressed request is in the thread. 2. A plain one comes behind it on the same
         # connection. It must not be appended first: an idempotent producer's sequence would have
         # a gap. So it waits in the queue, without a job, and both are appended here.
-        queue = self._waiting.get(connection)
+        queue = self.waiting.get(connection)
         while queue and (queue[0].job is None or queue[0].job.is_done):
             job, append, answer = queue.popleft()
             if not answer.done():  # A client that has disconnected cancels it.
                 _answer(answer, append, None if job is None else job.result())
         if queue is not None and not queue:
-            del self._waiting[connection]
+            del self.waiting[connection]
             listener = self._listeners.pop(connection, None)
             if listener is not None:
                 listener()
@@ -717,12 +724,12 @@ def append_run(
     refusals: dict[int, PartitionProduceResponse] = {}
     durable = True
     uncommitted: list[Uncommitted] = []
-    for pattern, numbers, partition in parts:
+    for pattern, numbers, sent, partition in parts:
         if isinstance(partition, StreamlogError):
             outcomes: Sequence[AppendResult | StreamlogError] = [partition for _ in numbers]
             log_start_offset = -1
         else:
-            pieces = [run.requests[number].records for number in numbers]
+            pieces = sent
             ready = [checked[number] for number in numbers if number in checked] if checked else []
             # A thread checks all requests of a pattern or none, so the lists have equal lengths. It
             # may have compressed the batches anew: those are appended. A refused request keeps its
@@ -730,12 +737,12 @@ def append_run(
             if ready:
                 pieces = [
                     piece if isinstance(each, StreamlogError) else memoryview(each.data)
-                    for piece, each in zip(pieces, ready, strict=True)
+                    for piece, each in zip(sent, ready, strict=True)
                 ]
             outcomes = partition.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms, prepared=ready)
             log_start_offset = partition.log.log_start_offset
             # One write: the last append's end covers all earlier ones of the run.
-            end_offset = max(map(_end_offset, outcomes))
+            end_offset = _end_offset(outcomes)
             if partition.is_alone or pattern.acks != ALL:
                 durable = partition.is_kept(end_offset) and durable
             else:
@@ -786,9 +793,14 @@ def _uncommitted(
     ]
 
 
-def _end_offset(outcome: AppendResult | StreamlogError) -> int:
-    """Return the end offset of an append; 0 if nothing was appended."""
-    return 0 if isinstance(outcome, StreamlogError) else outcome.last_offset + 1
+def _end_offset(outcomes: Sequence[AppendResult | StreamlogError]) -> int:
+    """Return the end offset of appends; 0 if nothing was appended."""
+    end_offset = 0
+    for outcome in outcomes:
+        # A duplicate ends where its first copy does, which may be before the others.
+        if not isinstance(outcome, StreamlogError) and outcome.last_offset >= end_offset:
+            end_offset = outcome.last_offset + 1
+    return end_offset
 
 
 # ---- 4. every in-sync replica has the records ----

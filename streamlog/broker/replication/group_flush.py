@@ -174,7 +174,8 @@ class GroupFlush:
         """
         # A full sync that is due already includes the sealed segments.
         self._due[partition] = sealed_only and self._due.get(partition, True)
-        self._start_soon()
+        if not self._scheduled:
+            self._start_soon()
 
     def add_later(self, partition: Flushed, deadline_ms: int) -> None:
         """Sync the partition's log once `on_tick` is called with the deadline or later."""
@@ -203,7 +204,8 @@ class GroupFlush:
         The event loop calls it later, never this method.
         """
         self._waiting.append(callback)
-        self._start_soon()
+        if not self._scheduled:
+            self._start_soon()
 
     def close(self) -> None:
         """Wait for the round that runs, and call all callbacks with an error."""

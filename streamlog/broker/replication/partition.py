@@ -238,8 +238,10 @@ class Partition:
         """The offset below which records are committed, so that consumers may read them."""
         if not self._alone and self.replica is not None:
             return self.replica.high_watermark
-        end_offset = self.log.log_end_offset
-        return min(self.log.synced.offset, end_offset) if self._always else end_offset
+        log = self.log
+        if not self._always:
+            return log.log_end_offset
+        return min(log.synced.offset, log.log_end_offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -539,8 +541,11 @@ class Partition:
     @property
     def ends(self) -> PartitionEnds:
         """The offsets at which the records end that readers may see, and begin."""
-        high_watermark = stable_offset = self.high_watermark
         log = self.log
+        # By itself what `high_watermark` is for most partitions: each Fetch asks twice.
+        is_log_end = self._alone and not self._always
+        high_watermark = log.log_end_offset if is_log_end else self.high_watermark
+        stable_offset = high_watermark
         if log.producers.transactions.first_unstable_offset is not None:
             stable_offset = self.stable_offset(high_watermark)
         return _new_tuple(PartitionEnds, (high_watermark, stable_offset, log.log_start_offset))
@@ -598,7 +603,9 @@ class Partition:
             self.replica.on_synced(sync.generation)
         if not self._alone:
             return
-        self.log.producers.transactions.settle(self.high_watermark)
+        transactions = self.log.producers.transactions
+        if transactions.unsettled:
+            transactions.settle(self.high_watermark)
         size_bytes, self._syncing_bytes = self._syncing_bytes, 0
         if size_bytes:
             self._listener.on_append(self.topic, self.index, size_bytes)
@@ -615,9 +622,10 @@ class Partition:
 
     def _is_due(self) -> bool:
         """Return whether the log has more unsynced records than the settings allow."""
-        most = 1 if self._always else self.log.config.flush_messages
+        log = self.log
+        most = 1 if self._always else log.config.flush_messages
         # Most logs leave it to the system, and are asked twice for each append.
-        return most < FLUSH_NEVER and self.log.log_end_offset - self.log.synced.offset >= most
+        return most < FLUSH_NEVER and log.log_end_offset - log.synced.offset >= most
 
     def delete_before(self, offset: int) -> None:
         """Delete the records below `offset` (KIP-107); -1 stands for the high watermark.

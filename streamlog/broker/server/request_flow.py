@@ -20,7 +20,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from streamlog.broker.future_responses import when_done
+from streamlog.broker.future_responses import PromptFuture
 from streamlog.broker.request_metrics import ApiMeter
 from streamlog.broker.server.socket_writer import memory_bytes
 from streamlog.broker.subject_logs import REQUEST
@@ -379,7 +379,11 @@ class RequestFlow:
             self._hold_if_checked()
             slot.answer = answer
             self._queue.append(slot)
-            when_done(answer, partial(self._on_answer, slot))
+            then = partial(self._on_answer, slot)
+            if isinstance(answer, PromptFuture):
+                answer.when_done(then)
+            else:
+                answer.add_done_callback(then)
         elif self._queue:
             # Ready, but an earlier request still waits: responses leave in the order of requests.
             self._queue.append(slot)
@@ -392,7 +396,7 @@ class RequestFlow:
 
     def _hold_if_checked(self) -> None:
         checks = self._checks
-        if not self._is_checked and checks.is_busy(self._number):
+        if not self._is_checked and self._number in checks.waiting:
             self._is_checked = True
             checks.when_free(self._number, self._on_checked)
 

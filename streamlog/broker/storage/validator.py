@@ -76,6 +76,7 @@ class AppendResult(NamedTuple):
         return self.size_bytes == 0
 
 
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
 INVALID_RECORD: Final = 87
 INVALID_TIMESTAMP: Final = 32
 SCAN_RECORDS: Final = 16 * 1024
@@ -102,7 +103,8 @@ class RecordRules(NamedTuple):
         if wall_ms is not None and config.message_timestamp_type != LOG_APPEND_TIME:
             oldest_ms = max(wall_ms - config.message_timestamp_before_max_ms, 0)
             newest_ms = min(wall_ms + config.message_timestamp_after_max_ms, LONG_MAX)
-        return cls(config.compacts, oldest_ms, newest_ms, config.max_decompressed_bytes)
+        limits = (config.compacts, oldest_ms, newest_ms, config.max_decompressed_bytes)
+        return _new_tuple(cls, limits)
 
 
 def validate_records(batch: RecordBatch, rules: RecordRules) -> RecordScan:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from streamlog.broker.config.broker import BrokerConfig
+from streamlog.broker.config.broker import BrokerConfig, TopicConfig
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.log.log_writes import UNSYNCED_MAX
 from streamlog.broker.storage.log.partition_log import PartitionLog
@@ -60,6 +62,36 @@ def test_a_roll_waits_for_no_sync_and_the_next_sync_covers_it(*, sealed_only: bo
     again = reopened(files, recovery_point=synced)
     assert not again.damage
     assert [record for record in right if record.offset < synced] == read_records(again)
+
+
+@given(
+    first_ms=st.integers(0, 2_000),
+    times_ms=st.lists(st.integers(0, 4_000), min_size=1, max_size=6),
+    segment_ms=st.integers(1, 2_000),
+    lag_ms=st.integers(1, 2_000),
+    policy=st.sampled_from(["delete", "compact", "compact,delete"]),
+)
+def test_a_segment_ends_before_the_first_record_that_is_too_much_newer(
+    first_ms: int, times_ms: list[int], segment_ms: int, lag_ms: int, policy: str
+) -> None:
+    """Kafka's segment.ms and, only where keys are compacted, max.compaction.lag.ms (KIP-354)."""
+    config = TopicConfig().override(
+        {
+            "segment.ms": str(segment_ms),
+            "max.compaction.lag.ms": str(lag_ms),
+            "cleanup.policy": policy,
+        }
+    )
+    files = MemoryFiles()
+    log = new_log(files, config)
+    begins, begun_ms = [0], first_ms
+    for number, time_ms in enumerate([first_ms, *times_ms]):
+        log.append_each([memoryview(bytearray(batch(timestamp_ms=time_ms)))], now_ms=0, wall_ms=0)
+        if time_ms - begun_ms > segment_ms or ("compact" in policy and time_ms - begun_ms > lag_ms):
+            begins.append(number)
+            begun_ms = time_ms
+    found = [int(path.rpartition("/")[2].removesuffix(".log")) for path in log_files(files)]
+    assert sorted(found) == begins
 
 
 def test_too_many_unsynced_segments_force_a_sync() -> None:

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 Log = TypeVar("Log")
 
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
+
 UNSYNCED_MAX = 16
 """Sealed segments that may wait for a background sync; beyond that, the append syncs them."""
 LINK_CHECK_MS = 100
@@ -259,7 +261,8 @@ class LogSync:
     def end(self) -> SyncedEnd:
         """The end of the log, which is the synced end once everything is on disk."""
         active = self._segments.active
-        return SyncedEnd(active.next_offset, active.base_offset, active.size_bytes)
+        end = active.next_offset, active.base_offset, active.size_bytes
+        return _new_tuple(SyncedEnd, end)
 
     def flush(self) -> None:
         """Sync everything that was appended.
@@ -290,9 +293,13 @@ class LogSync:
         if end.offset <= self.synced.offset and not segments.has_unsynced:
             return None
         files: list[File] = []
-        with self._disk.errors:
+        try:
             for segment in segments.unsynced if sealed_only else [*segments.unsynced, active]:
                 files += segment.files_to_sync()
+        except OSError:
+            # The block is entered only here: each sync would pay for it otherwise.
+            with self._disk.errors:
+                raise
         names = segments.sync_names if segments.has_unsynced_names else None
         return PendingSync(end, tuple(segments.unsynced), tuple(files), names, generation)
 
@@ -305,8 +312,10 @@ class LogSync:
         if pending.generation != generation:
             return
         segments = self._segments
-        segments.unsynced = [each for each in segments.unsynced if each not in pending.sealed]
-        segments.note_synced_names(pending.names is not None, pending.end.base_offset)
+        if pending.sealed:
+            segments.unsynced = [each for each in segments.unsynced if each not in pending.sealed]
+        if pending.names is not None:
+            segments.note_synced_names(pending.end.base_offset)
         self.note(max(self.synced, pending.end))
 
     def run(self, segments: Sequence[Segment]) -> None:
@@ -482,6 +491,9 @@ class RunAppends:
         self._segments = segments
         self._producers = producers
         self._write = write
+        self._config: TopicConfig | None = None
+        self._scans = self._is_plain = False
+        """What the settings `_config` say of batches; see `is_checked` and `is_plain_topic`."""
 
     def append_each(
         self,
@@ -492,7 +504,10 @@ class RunAppends:
         """See `PartitionLog.append_each`; `now` is the monotonic time and the wall time in ms."""
         outcomes: list[AppendResult | StreamlogError] = []
         config = self._log.config
-        scans = not prepared and is_checked(config)
+        if config is not self._config:
+            self._config = config
+            self._scans, self._is_plain = is_checked(config), batch_run.is_plain_topic(config)
+        scans = not prepared and self._scans
         rules = RecordRules.of(config, now[1])
         # Pieces that failed their check keep their position among the outcomes: the runs between
         # them are appended, and each failure is its own outcome.
@@ -527,9 +542,9 @@ class RunAppends:
         self, pieces: Sequence[memoryview], now_ms: int, rules: RecordRules, *, scans: bool
     ) -> list[AppendResult | StreamlogError]:
         """Append the batches at the front that need no full validation."""
-        log, config = self._log, self._log.config
-        if not batch_run.is_plain_topic(config):
+        if not self._is_plain:
             return []
+        log, config = self._log, self._log.config
         segment = self._segments.active
         run = BatchRun(segment.next_offset, log.epochs.current, segment.room_bytes(config))
         run.extend(
@@ -542,7 +557,8 @@ class RunAppends:
         batches = run.batches
         try:
             log.check_open()
-            log.check_end()
+            if segment.damage:
+                log.check_end()
             if batches:
                 self._write(run.pieces, batches, now_ms)
         except StreamlogError as error:

@@ -49,7 +49,8 @@ class OpenTransactions:
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}  # by producer id, in order of the first offset
-        self._unsettled: list[EndedTransaction] = []
+        self.unsettled: list[EndedTransaction] = []
+        """Those that have ended, and whose markers may not be committed; see `settle`."""
 
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._open
@@ -70,9 +71,9 @@ class OpenTransactions:
         # 2. A consumer that reads 10 as committed now would be wrong if the leader failed and the
         #    new leader had lost the marker and then aborted the transaction.
         # 3. So 10 stays unstable until the marker itself is committed (`settle`).
-        if not self._unsettled and not self._open:
+        if not self.unsettled and not self._open:
             return None  # Most partitions, and each Fetch of committed records asks.
-        unsettled = [decided.first_offset for decided in self._unsettled]
+        unsettled = [decided.first_offset for decided in self.unsettled]
         return min([*unsettled, *list(self._open.values())[:1]], default=None)
 
     def first_offset(self, producer_id: int) -> int | None:
@@ -108,12 +109,12 @@ class OpenTransactions:
 
     def hold(self, decided: EndedTransaction) -> None:
         """Keep the transaction unstable until `settle` passes its marker."""
-        self._unsettled.append(decided)
+        self.unsettled.append(decided)
 
     def settle(self, offset: int) -> None:
         """Note that everything before `offset`, markers included, is committed."""
-        while self._unsettled and self._unsettled[0].last_offset < offset:
-            del self._unsettled[0]
+        while self.unsettled and self.unsettled[0].last_offset < offset:
+            del self.unsettled[0]
 
 
 BATCHES_REMEMBERED = 5

@@ -105,7 +105,15 @@ class Rolling(Generic[Log]):
             return False
         if segment.is_full(size_bytes, batches, config):
             return True
-        if not self.is_time(segment, config, newest_timestamp_ms(batches), now_ms=now_ms):
+        newest_ms, first_ms = newest_timestamp_ms(batches), segment.first_timestamp_ms
+        # `roll_ms` is one of the two. Mostly the record is younger than both, which takes no call.
+        if (
+            first_ms >= 0
+            and newest_ms - first_ms <= config.segment_ms
+            and newest_ms - first_ms <= config.max_compaction_lag_ms
+        ):
+            return False
+        if not self.is_time(segment, config, newest_ms, now_ms=now_ms):
             return False
         return self._budget is None or self._budget.take(self._log, now_ms)
 
@@ -326,10 +334,10 @@ class Segments:
             self._files.sync_directory(parent_of(self._directory))
             self._is_folder_new = False
 
-    def note_synced_names(self, synced: bool, base_offset: int) -> None:  # noqa: FBT001 - a state, not a switch
+    def note_synced_names(self, base_offset: int) -> None:
         """Note that the names of all segments up to the one at `base_offset` are on disk."""
         # A segment that was begun during the sync is not covered by it.
-        if synced and base_offset == self.active.base_offset:
+        if base_offset == self.active.base_offset:
             self.has_unsynced_names = False
 
     def epochs(self) -> Iterator[tuple[int, int]]:
