@@ -62,6 +62,21 @@ def begin_in(thread: Executor, work: Callable[[], T], then: Callable[[Result[T]]
     thread.submit(work).add_done_callback(on_done)
 
 
+def start(thread: Thread) -> None:
+    """Start a thread.
+
+    Raises:
+        NoThread: it could not start; the thread may be started later.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise NoThread(
+            f"thread {thread.name} does not start ({error}): raise the limit on processes"
+            " (ulimit -u, pids.max of a container), or the memory"
+        ) from error
+
+
 class _LoopJob(Generic[T]):
     """A job whose end the loop handles."""
 
@@ -163,18 +178,9 @@ class LoopThread(Executor):
             if self._is_shut:
                 raise RuntimeError(f"thread {self._thread.name} has ended and takes no more jobs")
             if not self._has_begun:
-                self._start()
+                start(self._thread)
                 self._has_begun = True
         self._jobs.put(run)
-
-    def _start(self) -> None:
-        try:
-            self._thread.start()
-        except RuntimeError as error:
-            raise NoThread(
-                f"thread {self._thread.name} does not start ({error}): raise the limit on"
-                " processes (ulimit -u, pids.max of a container), or the memory"
-            ) from error
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -154,6 +154,11 @@ class OsFile:
         for position in range(begin, end, _ZEROS_BYTES):
             write_whole(self, bytes(min(_ZEROS_BYTES, end - position)), position)
 
+    @property
+    def descriptor(self) -> int:
+        """The number by which the system knows it; -1 once it is closed."""
+        return self._descriptor
+
     def sync(self) -> None:
         _sync_data(self._descriptor)
 
