@@ -236,7 +236,7 @@ def lost_errors(
         answer = made(first)
         await some_turns()
         end(first, answer)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.wait([first, answer])
         await some_turns()
         return answer

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
 
 RACKS = "abc"
 COUNT = 500
-WAIT_S = 20
+WAIT_S = 60
 
 
 def three_racks() -> Cluster:

@@ -27,7 +27,7 @@ from streamlog.http_server import listen, serve
 from streamlog.log import Log
 from streamlog.worker.connect.logger_levels import set_level
 
-WAIT_S = 30
+WAIT_S = 120
 COMMIT_MS = 20
 
 

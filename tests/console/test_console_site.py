@@ -492,17 +492,17 @@ def test_a_proxy_does_not_cut_off_streams_that_have_nothing_new(
     async def comments(browser: httpx.AsyncClient, path: str) -> int:
         found = 0
         async with browser.stream("GET", path) as answer:
-            # Without comments, nginx cuts the stream off after a second.
+            # Without comments, nginx cuts the stream off after two seconds.
             async for line in answer.aiter_lines():
                 found += line == ": unchanged"
-                if found == 10:
+                if found == 12:
                     break
         return found
 
     async def main() -> None:
         async with console() as (direct, log):
             await fill(log, "orders", b"1")
-            lines = f"location / {{ proxy_pass {direct.base_url}; proxy_read_timeout 1s; }}"
+            lines = f"location / {{ proxy_pass {direct.base_url}; proxy_read_timeout 2s; }}"
             with NginxServer(lines) as proxy:
                 # The server knows its own name alone.
                 host = {"host": direct.base_url.netloc.decode()}
@@ -510,7 +510,7 @@ def test_a_proxy_does_not_cut_off_streams_that_have_nothing_new(
                     base_url=proxy.url, headers=host, timeout=60
                 ) as browser:
                     for path in ("topics/orders/messages?live=1", "groups"):
-                        assert await comments(browser, f"/console/events/{path}") == 10
+                        assert await comments(browser, f"/console/events/{path}") == 12
 
     asyncio.run(main())
 

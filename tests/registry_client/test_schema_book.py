@@ -112,7 +112,7 @@ def test_a_waiting_schema_is_found_when_the_registry_comes_back(registry: StubRe
             threading.Event().wait(0.001)
         registry.register("a", {"schema": TEXT.text})
         registry.is_down = False
-        waiting.join(20)
+        waiting.join(60)
         assert found == [TEXT]
     finally:
         book.close()

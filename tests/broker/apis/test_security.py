@@ -716,7 +716,7 @@ def test_an_authorized_fetch_can_wait_for_records() -> None:
         )
         assert isinstance(waiting, asyncio.Future)
         await ask_as(broker, produce_request(batch(b"x")))
-        assert codes(await asyncio.wait_for(waiting, 10)) == {0}
+        assert codes(await asyncio.wait_for(waiting, 60)) == {0}
 
     node().run(story)
 

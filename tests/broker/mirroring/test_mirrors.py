@@ -36,7 +36,7 @@ from streamlog.protocol.messages.partitions_and_replicas import (
 from streamlog.records.compression import Compression
 from tests.broker.node import ask, batch, create, delete, produce
 
-WITHIN_S = 30
+WITHIN_S = 120
 QUICK_GROUPS = BrokerConfig(group=GroupConfig(initial_rebalance_delay_ms=0))
 
 

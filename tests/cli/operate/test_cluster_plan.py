@@ -26,7 +26,7 @@ from tests.broker.three_brokers import Cluster, run_cluster
 from tests.cli.console import Invoke, console
 
 RATE = 50_000_000
-WAIT_S = 30.0
+WAIT_S = 120.0
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from streamlog.log import Log
 from tests.broker.mirroring.test_mirrors import serving
 from tests.broker.node import batch, create, produce
 
-WITHIN_S = 30
+WITHIN_S = 120
 FAST = ("--set", "refresh.topics.interval.ms=50")
 
 

@@ -132,7 +132,7 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
         seen += read_until(ours, b"page-views")
         process.send_signal(signal.SIGINT)
         seen += read_until(ours, b"\x1b[?1049l")
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert b"\x1b[?1049h" in seen
     assert b"Traceback" not in seen
     assert termios.tcgetattr(theirs) == before

@@ -23,7 +23,7 @@ from tests.broker.mirroring.test_mirrors import serving
 
 NOW_MS = 1_700_000_000_000
 LINK, TOPIC = b"link-id-of-16-by", b"topic-id-16-byte"
-WITHIN_S = 30
+WITHIN_S = 120
 
 
 def part(index: int = 0, **more: int | str) -> DescribedMirrorPartition:

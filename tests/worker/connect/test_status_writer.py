@@ -25,7 +25,7 @@ from streamlog.worker.connect.connector_topics import ConnectorTopics
 from streamlog.worker.connect.status_writer import LostStatus, StatusWriter
 
 TOPIC = "connect-status"
-WAIT_S = 30
+WAIT_S = 120
 QUICK = {"linger_ms": 0, "request_timeout_ms": 100, "delivery_timeout_ms": 150}
 
 

@@ -24,7 +24,7 @@ from streamlog.worker.state import snapshot_restore, snapshot_uploads
 from streamlog.worker.state.snapshot_uploads import RETRY_MS, first_due_ms, retry_ms
 from streamlog.worker.worker import Worker
 
-DEADLINE_S = 30
+DEADLINE_S = 120
 COUNTS = TopicPartition("counts", 0)
 IDENTITY = StateIdentity(
     app_id="a",
