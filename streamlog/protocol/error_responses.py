@@ -8,7 +8,7 @@ code. The tables below hold the exceptions, which the declarations don't express
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Final, TypeAlias, TypeVar, cast
 
@@ -153,18 +153,24 @@ def add_items(response: Message, other: Message, request: type[Message]) -> None
         setattr(response, items.name, [*there, *more])
 
 
-def error_codes(response: Message) -> Iterator[int]:
-    """Yield the error codes of a response: of the whole request, and of its items at any depth."""
-    return _codes_of(response)
+def error_codes(response: Message) -> list[int]:
+    """Return the error codes in a response, of the request and of its items, that are not 0."""
+    found: list[int] = []
+    _add_codes(response, found)
+    return found
 
 
-def _codes_of(struct: Struct) -> Iterator[int]:
+def _add_codes(struct: Struct, found: list[int]) -> None:
+    # No generator: a response without an error, as nearly all are, would resume one for each level
+    # of each of its items.
     codes, lists = _code_fields(type(struct))
     for name in codes:
-        yield getattr(struct, name)
+        code = getattr(struct, name)
+        if code:
+            found.append(code)
     for name in lists:
         for item in getattr(struct, name) or ():
-            yield from _codes_of(item)
+            _add_codes(item, found)
 
 
 @cache

@@ -196,7 +196,7 @@ class _AnswerHead:
 def fetch_pattern(frame: memoryview, request: Request) -> FetchPattern | None:
     """Return the pattern of a decoded request; None if later ones can't repeat it."""
     message = request.message
-    if not isinstance(message, FetchRequest) or not _is_plain(request.version, message):
+    if not isinstance(message, FetchRequest) or not is_repeatable(request.version, message):
         return None
     topic = message.topics[0]
     marked = _at_offset(message, _MARKS[0])
@@ -222,7 +222,7 @@ def _at_offset(request: FetchRequest, offset: int) -> FetchRequest:
     return moved
 
 
-def _is_plain(version: int, request: FetchRequest) -> bool:
+def is_repeatable(version: int, request: FetchRequest) -> bool:
     """Whether a request is for one partition, without a session, and requests no time mark."""
     return (
         version >= VERSION_MIN

@@ -38,6 +38,7 @@ from streamlog.broker.replication.replica_sessions import (
     FollowerSession,
     FollowerSessions,
     Key,
+    wait_ms_max,
 )
 from streamlog.broker.replication.replica_state import (
     Diverging,
@@ -94,11 +95,10 @@ def _follower(request: FetchRequest) -> FollowerId:
     return _asker(request), -1 if state is None else state.replica_epoch
 
 
-def _fetch_of(request: FetchRequest, wanted: FetchPartition) -> ReplicaFetch:
-    broker, broker_epoch = _follower(request)
+def _fetch_of(follower: FollowerId, wanted: FetchPartition) -> ReplicaFetch:
     return ReplicaFetch(
-        broker=broker,
-        broker_epoch=broker_epoch,
+        broker=follower[0],
+        broker_epoch=follower[1],
         leader_epoch=wanted.current_leader_epoch,
         offset=wanted.fetch_offset,
         last_epoch=wanted.last_fetched_epoch,
@@ -264,17 +264,17 @@ class ReplicaFetches:
 
     def begin(self, request: FetchRequest) -> Message | asyncio.Future[Message]:
         """Count a fetch; return the response, or a future if there is no news yet."""
-        now_ms = self._clock.now_ms()
+        now_ms, follower = self._clock.now_ms(), _follower(request)
         if request.session_epoch not in (FIRST_EPOCH, LAST_EPOCH):
-            return self._continue(request, now_ms)
-        asked = [self._judge(request, topic, now_ms) for topic in request.topics]
+            return self._continue(request, follower, now_ms)
+        asked = [self._judge(follower, topic, now_ms) for topic in request.topics]
         if request.session_epoch == FIRST_EPOCH and self._may_open(request):
             return self._open(request, asked, now_ms)
         response, has_news = self._response(request, asked, now_ms)
         if has_news or request.max_wait_ms <= 0:
             return response
         answer: PromptFuture[Message] = PromptFuture()
-        deadline_ms = now_ms + min(request.max_wait_ms, FETCH_WAIT_MS_MAX)
+        deadline_ms = now_ms + self._wait_ms(request)
         parts = [each for topic in asked for each in topic]
         # The request waits for the partitions that are not throttled, but only until the quota has
         # room for the others.
@@ -291,12 +291,19 @@ class ReplicaFetches:
         self._delayed.park(delayed, Wait(keys, ANY_BYTES))
         return answer
 
+    def _wait_ms(self, request: FetchRequest) -> int:
+        """Return how long a request may wait here, whatever the follower's own settings are."""
+        # This broker's setting counts, as it is the one that would remove the follower.
+        lag_max_ms = self._replicas.node.lag_max_ms
+        return min(request.max_wait_ms, FETCH_WAIT_MS_MAX, wait_ms_max(lag_max_ms))
+
     def on_progress(self, topic: str, partition: int) -> None:
         """Answer the waiting fetches of a partition, at the end of the turn.
 
         Later, not now: more appends in this turn then leave in one response.
         """
-        self._delayed.on_append(topic, partition, ANY_BYTES)
+        if len(self._delayed):  # Only requests without a session.
+            self._delayed.on_append(topic, partition, ANY_BYTES)
         for session in self._make_due(topic, partition):
             if session.waiting is not None and not session.is_woken:
                 session.is_woken = True
@@ -312,7 +319,8 @@ class ReplicaFetches:
         if self._replicas.node.sends_readers_near:
             self.on_progress(topic, partition)
             return
-        self._delayed.on_append(topic, partition, ANY_BYTES)
+        if len(self._delayed):  # Only requests without a session.
+            self._delayed.on_append(topic, partition, ANY_BYTES)
         for session in self._make_due(topic, partition):
             self._hasten(session)
 
@@ -377,27 +385,31 @@ class ReplicaFetches:
         return response
 
     def _continue(
-        self, request: FetchRequest, now_ms: int
+        self, request: FetchRequest, follower: FollowerId, now_ms: int
     ) -> FetchResponse | asyncio.Future[Message]:
         """Answer a request of a session, now or once there is news."""
-        session = self._sessions.find(_follower(request), request.session_id, request.session_epoch)
+        session = self._sessions.find(follower, request.session_id, request.session_epoch)
         if isinstance(session, ErrorCode):
             return FetchResponse(error_code=session, session_id=request.session_id)
         self._refuse_waiting(session)
         session.asked_ms = now_ms
         unsettled = list(session.unsettled)
         for topic in request.topics:
-            self._keep(session, topic, self._judge(request, topic, now_ms))
+            self._keep(session, topic, self._judge(follower, topic, now_ms))
         for forgotten in request.forgotten_topics_data:
             for number in forgotten.partitions:
                 self._sessions.forget(session, (forgotten.topic_id, number))
         for key in unsettled:
-            self._judge_again(request, session, key, now_ms)
-        response, held_ms = self._news(session, request, now_ms)
-        if response.responses or request.max_wait_ms <= 0:
-            return response
+            self._judge_again(session, key, now_ms)
+        held_ms = 0
+        if not self._is_quiet(session, request):
+            response, held_ms = self._news(session, request, now_ms)
+            if response.responses or request.max_wait_ms <= 0:
+                return response
         answer: PromptFuture[Message] = PromptFuture()
-        wait_ms = min(request.max_wait_ms, FETCH_WAIT_MS_MAX, held_ms or FETCH_WAIT_MS_MAX)
+        wait_ms = self._wait_ms(request)
+        if held_ms:
+            wait_ms = min(wait_ms, held_ms)
         if session.due or session.unsettled:
             wait_ms = min(wait_ms, SOON_MS)
         session.waiting = _Waiting(request, answer, now_ms + wait_ms)
@@ -429,14 +441,14 @@ class ReplicaFetches:
         else:
             session.unsettled.pop(key, None)
 
-    def _judge_again(self, request: FetchRequest, session: _Session, key: Key, now_ms: int) -> None:
+    def _judge_again(self, session: _Session, key: Key, now_ms: int) -> None:
         """Judge a fetch that the request does not name, as if it did."""
         asked = session.parts.get(key)
         if asked is None or asked.replica is None:
             return
         # After a cut of this leader's log the fetch says nothing, see `_data`.
         if asked.generation == asked.replica.facts.generation:
-            asked.answer = asked.replica.on_fetch(_fetch_of(request, asked.wanted), now_ms)
+            asked.answer = asked.replica.on_fetch(_fetch_of(session.follower, asked.wanted), now_ms)
         session.due[key] = None
         self._settle(session, key, asked)
 
@@ -448,8 +460,6 @@ class ReplicaFetches:
         With `is_due` it contains high watermarks even if there is nothing else.
         """
         is_due = is_due or request.max_wait_ms <= 0 or self._replicas.node.sends_readers_near
-        if not is_due and not session.refused and self._is_quiet(session):
-            return FetchResponse(session_id=session.session_id), 0
         quota = self._replicas.leader_quota
         exceeded_ms = quota.exceeded_for_ms(now_ms)
         reading = _Reading(request, is_exceeded=exceeded_ms > 0)
@@ -470,8 +480,15 @@ class ReplicaFetches:
         response = FetchResponse(responses=topics, session_id=session.session_id)
         return response, exceeded_ms if reading.has_held else 0
 
-    def _is_quiet(self, session: _Session) -> bool:
-        return all(session.parts[key].is_quiet() for key in session.due)
+    def _is_quiet(self, session: _Session, request: FetchRequest) -> bool:
+        """Whether a request that has just come has to wait, as far as that shows without a read."""
+        if session.refused or request.max_wait_ms <= 0 or self._replicas.node.sends_readers_near:
+            return False
+        # No generator: nearly every request gets here, with one partition.
+        for key in session.due:  # noqa: SIM110 - see above
+            if not session.parts[key].is_quiet():
+                return False
+        return True
 
     def _send(
         self, session: _Session, found: list[tuple[Key, _Asked, PartitionData]]
@@ -542,7 +559,7 @@ class ReplicaFetches:
         response, _ = self._response(delayed.request, delayed.asked, self._clock.now_ms())
         delayed.answer.set_result(response)
 
-    def _judge(self, request: FetchRequest, topic: FetchTopic, now_ms: int) -> list[_Asked]:
+    def _judge(self, follower: FollowerId, topic: FetchTopic, now_ms: int) -> list[_Asked]:
         name = self._names.name_of(topic.topic_id) if any(topic.topic_id) else topic.topic
         asked = []
         for wanted in topic.partitions:
@@ -551,7 +568,7 @@ class ReplicaFetches:
             generation = 0
             if replica is not None:
                 # Even if the response waits: the leader's high watermark depends on this offset.
-                answer = replica.on_fetch(_fetch_of(request, wanted), now_ms)
+                answer = replica.on_fetch(_fetch_of(follower, wanted), now_ms)
                 generation = replica.facts.generation
             asked.append(_Asked(replica, wanted, answer, generation=generation))
         return asked

@@ -259,12 +259,12 @@ def _fetch(parts: Parts, quorum: QuorumRequests) -> Handler[FetchRequest, Messag
     def begin(
         request: FetchRequest, context: RequestContext, readable: Readable | None = None
     ) -> Answer:
-        if is_of_a_follower(request) and about_quorum(request):
-            answer = quorum.ask(request)
-        elif is_of_a_follower(request):
-            return parts.replica_fetches.begin(request)  # It names no other leader.
-        else:
+        if not is_of_a_follower(request):
             answer = parts.fetches.begin(request, context, readable)
+        elif about_quorum(request):
+            answer = quorum.ask(request)
+        else:
+            return parts.replica_fetches.begin(request)  # It names no other leader.
         parts.leaders.complete_when_done(answer, context, FETCH_ENDPOINTS_VERSION)
         return answer
 

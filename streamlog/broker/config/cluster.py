@@ -200,7 +200,9 @@ class ReplicationConfig:
         NamedSetting(
             "replica.fetch.wait.max.ms",
             "How long a leader delays the response to a follower that has everything; up to four"
-            " times as long while nothing changes. Less than replica.lag.time.max.ms.",
+            " times as long while nothing changes. Never more than a quarter of"
+            " replica.lag.time.max.ms, the leader's or the follower's, or of"
+            " replica.socket.timeout.ms.",
             "ms",
             is_dynamic=False,
         ),

@@ -490,7 +490,9 @@ class PartitionReplica:
         except StreamlogError:
             self._recover_offsets()
             raise
-        self._node.neighbours.may_fetch(self)
+        # Until it is synced it can't fetch: `on_synced` asks for it then.
+        if self.facts.counted_offset >= self.facts.end_offset:
+            self._node.neighbours.may_fetch(self)
 
     def lose_contact(self) -> None:
         """Note that the leader's broker has refused a fetch: its later answers don't count."""

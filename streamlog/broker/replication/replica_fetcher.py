@@ -30,7 +30,7 @@ from weakref import WeakKeyDictionary
 from streamlog import repeated
 from streamlog.broker.replication.follower_replica import parse_fetched_batches
 from streamlog.broker.replication.partition_replica import LeaderContact
-from streamlog.broker.replication.replica_sessions import Key, LeaderSession
+from streamlog.broker.replication.replica_sessions import Key, LeaderSession, wait_ms_max
 from streamlog.broker.replication.replica_state import Diverging, OutstandingFetch
 from streamlog.errors import ConnectionLost, RequestTimedOut, StreamlogError
 from streamlog.protocol.error_codes import ErrorCode
@@ -62,8 +62,6 @@ THROTTLE_S_MAX = 1.0
 
 IDLE_WAITS = 4
 """How much longer a leader may hold a request if the last response had no news."""
-IDLE_ASKS = 4
-"""How often a follower without news asks, at least, within the time after which it would lag."""
 LATE_S = 0.1
 """The pause in seconds before a request that is due for too long is given up: after a stop of this
 process its timers may be due before it has read its sockets."""
@@ -188,6 +186,8 @@ class ReplicaFetcher:
         """Whether a look for the next request is left to the end of this turn."""
         self._is_idle = False
         """Whether the last response had no news."""
+        self._waits_ms = tuple(request_wait_ms(config, is_idle=each) for each in (False, True))
+        """How long the leader may hold a request, while there is news and while there is none."""
         self._open = _OpenRequest(config.socket_timeout_ms)
         self._has_failed = self._is_lost = False
         """Whether the last request has failed, and whether the connection is of no more use."""
@@ -406,7 +406,9 @@ class ReplicaFetcher:
         # A leader without sessions has answered all fetches, or has lost some.
         if continues or not (session.session_id or session.has_open_fetches):
             self._pause_s = RETRY_S
-            self._go_on_soon()
+            # The end of a sync that is under way makes the next request.
+            if not self._is_syncing():
+                self._go_on_soon()
         else:
             self._fail(is_lost=False)
 
@@ -510,7 +512,7 @@ class ReplicaFetcher:
             replica_id=broker,
             replica_state=FetchingReplica(replica_id=broker, replica_epoch=broker_epoch),
             # A request that only ends fetches has nothing to wait for.
-            max_wait_ms=self._wait_ms() if self._session.has_open_fetches else 0,
+            max_wait_ms=self._waits_ms[self._is_idle] if self._session.has_open_fetches else 0,
             min_bytes=1,
             max_bytes=self._config.fetch_response_max_bytes,
             session_id=self._session.session_id,
@@ -519,23 +521,20 @@ class ReplicaFetcher:
             forgotten_topics_data=_forgotten(forgotten),
         )
 
-    def _wait_ms(self) -> int:
-        """Return how long the leader may hold the next request.
-
-        What it learns meanwhile it tells soon (`apis/replica_fetch`), so that a longer wait costs
-        idle brokers less, and nothing else.
-        """
-        config = self._config
-        wait_ms = config.fetch_wait_max_ms
-        if not self._is_idle:
-            return wait_ms
-        heard_ms = min(config.lag_time_max_ms, config.socket_timeout_ms) // IDLE_ASKS
-        return max(wait_ms, min(IDLE_WAITS * wait_ms, heard_ms))
-
     async def _disconnect(self) -> None:
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.close()
+
+
+def request_wait_ms(config: ReplicationConfig, *, is_idle: bool) -> int:
+    """Return how long the leader may hold a request.
+
+    What it learns meanwhile it tells soon (`apis/replica_fetch`), so that a longer wait costs idle
+    brokers less, and nothing else.
+    """
+    wait_ms = config.fetch_wait_max_ms * (IDLE_WAITS if is_idle else 1)
+    return min(wait_ms, wait_ms_max(config.lag_time_max_ms, config.socket_timeout_ms))
 
 
 def _topic_partition(replica: PartitionReplica) -> tuple[str, int]:

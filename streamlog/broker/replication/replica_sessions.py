@@ -40,6 +40,8 @@ LAST_EPOCH: Final = -1
 """The epoch of a request that wants no session."""
 EPOCH_MAX: Final = 2**31 - 1
 NO_SESSION: Final = 0
+ASKS_PER_LIMIT: Final = 4
+"""How often a follower asks, at least, within a time after which its silence would count."""
 
 Key: TypeAlias = tuple[bytes, int]
 """A topic's id and a partition's number."""
@@ -50,6 +52,16 @@ FollowerId: TypeAlias = tuple[int, int]
 Part = TypeVar("Part")
 Waiting = TypeVar("Waiting")
 Follower = TypeVar("Follower")
+
+
+def wait_ms_max(*limits_ms: int) -> int:
+    """Return how long a request without news may wait, given the times in which silence counts.
+
+    1. A follower has everything, and its request waits for as long as a follower may lag. 2. A
+    record is appended just before it is answered. 3. The follower was last heard of before all of
+    that time, so it would leave the in-sync replicas before it can ask for the record.
+    """
+    return max(min(limits_ms) // ASKS_PER_LIMIT, 1)
 
 
 def _next_epoch(epoch: int) -> int:
@@ -144,6 +156,10 @@ class FollowerSessions(Generic[Part, Waiting]):
         self, session: FollowerSession[Part, Waiting], key: Key, name: TopicPartition, part: Part
     ) -> None:
         """Keep the fetch of a partition that a request names; it is due."""
+        if session.names.get(key) == name:  # Nearly always: the fetch before is replaced.
+            session.parts[key] = part
+            session.due[key] = None
+            return
         before = self._watching.get(name, {}).get(session.follower[0], key)
         if before != key:
             # The topic was deleted and created again: no replica fetches by the old id any more.

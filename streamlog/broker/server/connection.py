@@ -37,6 +37,7 @@ from streamlog.protocol.fetch_patterns import (
     FetchPattern,
     FoundRecords,
     fetch_pattern,
+    is_repeatable,
 )
 from streamlog.protocol.frame import (
     KEPT_BYTES_MAX,
@@ -277,7 +278,11 @@ class Connection(RequestFlow, asyncio.BufferedProtocol):
     def _learn(self, frame: memoryview, request: Request, context: RequestContext) -> None:
         """Remember a request that may come again, unless its sender may not make it."""
         message = request.message
-        if not isinstance(message, ProduceRequest | FetchRequest):
+        if isinstance(message, FetchRequest):
+            # Followers, and readers with sessions, send no request that another one repeats.
+            if not is_repeatable(request.version, message):
+                return
+        elif not isinstance(message, ProduceRequest):
             return
         if not self._broker.allows_repeat(message, context):
             return
@@ -346,7 +351,9 @@ class Connection(RequestFlow, asyncio.BufferedProtocol):
             request = request.full()
         if isinstance(request, ProduceRun) or isinstance(response, list | FoundRecords):
             raise TypeError(f"{type(response).__name__} is no response to {type(request).__name__}")
-        slot.meter.fail(code for code in error_codes(response) if code)
+        failures = error_codes(response)
+        if failures:
+            slot.meter.fail(failures)
         throttle_ms = slot.throttle_ms or self._charge(request, response)
         if throttle_ms and isinstance(response, ProduceResponse | FetchResponse):
             response.throttle_time_ms = throttle_ms

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog.broker.replication.leader_replica import Leader
+from streamlog.broker.replication.replica_sessions import wait_ms_max
 from streamlog.broker.replication.replica_state import (
     CORRECT,
     Acknowledge,
@@ -42,6 +47,7 @@ def new_leader(
     min_insync: int = 2,
     rules: ReplicaRules = CORRECT,
     mirror_of: MirrorOf | None = None,
+    lag_ms: int = LAG_MS,
 ) -> Leader:
     log = ReplicaLog(
         epochs=EpochList(epochs),
@@ -58,7 +64,7 @@ def new_leader(
         isr=isr,
         mirror_of=mirror_of,
     )
-    settings = ReplicaSettings(lag_max_ms=LAG_MS, min_insync=min_insync)
+    settings = ReplicaSettings(lag_max_ms=lag_ms, min_insync=min_insync)
     identity = BrokerIdentity(0, BROKERS[0])
     return Leader(identity, log, state, brokers=BROKERS, settings=settings, now_ms=0, rules=rules)
 
@@ -109,6 +115,32 @@ def test_a_follower_of_a_session_lags_from_its_last_request_on() -> None:
     (proposal,) = after_a_minute(asked_ms=None)
     assert isinstance(proposal, ProposeIsr)
     assert [broker for broker, _ in proposal.isr] == [0]
+
+
+@given(
+    lag_ms=st.integers(8, 1 << 31),
+    wait_ms=st.integers(0, 1 << 31),
+    stories=st.lists(
+        st.tuples(st.integers(0, 9), *[st.fractions(0, 1)] * 4), min_size=1, max_size=4
+    ),
+)
+def test_no_waiting_request_makes_a_follower_lag(
+    lag_ms: int, wait_ms: int, stories: list[tuple[int, Fraction, Fraction, Fraction, Fraction]]
+) -> None:
+    """A follower takes up to a quarter of the time to ask again, and up to half to confirm."""
+    leader = new_leader(isr=(0, 1), lag_ms=lag_ms)
+    now_ms, end = 0, 10
+    for idle_requests, pause, appended, confirmed, look in stories:
+        leader.on_fetch(fetch(1, end), now_ms)
+        silent_ms = min(wait_ms, wait_ms_max(lag_ms)) + int(pause * (lag_ms // 4))
+        asked_ms = now_ms + idle_requests * silent_ms
+        appended_ms = asked_ms + int(appended * silent_ms)
+        assert leader.on_tick(appended_ms) == []
+        leader.on_unchanged(1, asked_ms)
+        end += 1
+        leader.on_appended(end)
+        now_ms = appended_ms + int(confirmed * (lag_ms // 2))
+        assert leader.on_tick(appended_ms + int(look * (now_ms - appended_ms))) == []
 
 
 def test_a_request_of_a_follower_that_is_behind_does_not_count_as_caught_up() -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlog.broker.apis.replica_fetch import SOON_MS
 from streamlog.broker.config.cluster import ReplicationConfig
+from streamlog.broker.config.settings import INT_MAX
+from streamlog.broker.replication.replica_fetcher import request_wait_ms
 from tests.broker.replication.cluster import LAG_MS, Cluster
 
 
@@ -90,6 +94,41 @@ def test_a_follower_without_news_asks_often_enough_to_stay_in_sync() -> None:
             assert max(each.max_wait_ms for each in cluster.asked) == 100
 
     asyncio.run(main())
+
+
+def test_a_request_waits_no_longer_than_its_leader_allows() -> None:
+    config = ReplicationConfig(lag_time_max_ms=60_000, fetch_wait_max_ms=5_000)
+
+    async def main() -> None:
+        async with Cluster(replication=config) as cluster:
+            leader = cluster.nodes[0]
+            leader.replicas.node.lag_max_ms = 400
+            await leader.produce(b"first")
+            asked = len(cluster.asked)
+            # All of them would wait for 5 s otherwise.
+            await cluster.until(lambda: len(cluster.asked) >= asked + 8)
+            due_ms = leader.fetches.next_deadline_ms()
+            assert due_ms is not None
+            assert due_ms - leader.broker.clock.now_ms() <= 100
+
+    asyncio.run(main())
+
+
+@given(
+    lag_ms=st.integers(1, INT_MAX),
+    wait_ms=st.integers(0, INT_MAX),
+    socket_ms=st.integers(1, INT_MAX),
+)
+def test_a_request_waits_a_quarter_of_what_ends_a_silence(
+    lag_ms: int, wait_ms: int, socket_ms: int
+) -> None:
+    config = ReplicationConfig(
+        lag_time_max_ms=lag_ms, fetch_wait_max_ms=wait_ms, socket_timeout_ms=socket_ms
+    )
+    usual_ms, idle_ms = (request_wait_ms(config, is_idle=each) for each in (False, True))
+    assert usual_ms <= wait_ms
+    assert usual_ms <= idle_ms <= 4 * wait_ms
+    assert 4 * idle_ms <= max(min(lag_ms, socket_ms), 4)
 
 
 def test_a_leader_judges_an_idle_follower_soon_after_the_metadata_has_changed() -> None:

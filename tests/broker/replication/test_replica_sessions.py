@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.config.cluster import ReplicationConfig
 from streamlog.broker.replication.replica_sessions import (
     EPOCH_MAX,
     FollowerSessions,
     Key,
     LeaderSession,
+    wait_ms_max,
 )
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.produce_and_fetch import FetchRequest, FetchResponse
@@ -129,7 +129,7 @@ async def test_a_commit_goes_along_with_the_next_records(cluster: Cluster) -> No
         if not any(data.records for topic in each.responses for data in topic.partitions)
     ]
     # Only a request whose time passes is answered without records.
-    waits = (leader.broker.clock.now_ms() - began_ms) // ReplicationConfig().fetch_wait_max_ms
+    waits = (leader.broker.clock.now_ms() - began_ms) // wait_ms_max(LAG_MS)
     assert len(bare) <= 2 * (waits + 1)
     await cluster.until(lambda: all(node.partition.high_watermark == 21 for node in cluster.nodes))
 
