@@ -345,8 +345,8 @@ class _ReaderCompiler:
         count, tag, end = (self._source.name(stem) for stem in ("tags", "tag", "end"))
         self._uvarint(count)
         with self._source.block(f"for _ in range({count}):"):
-            self._source.line(f"{tag}, pos = read_uvarint(data, pos)")
-            self._source.line(f"{end}, pos = read_uvarint(data, pos)")
+            self._uvarint(tag)
+            self._uvarint(end)
             self._source.line(f"{end} += pos")
             # Before the field is read: a reader of a known field must not run into the next one's
             # bytes, and `pos` must not move behind the data for an unknown field.
@@ -575,7 +575,8 @@ class _WriterCompiler:
                 self._source.line(f"{part} = bytearray()")
                 self._field(field, f"{value}.{field.name}", part)
                 self._flush(part)
-                self._source.line(f"{parts}.append(uvarint({field.tag}) + uvarint(len({part})))")
+                head = self._source.constant("tag", uvarint(_tag(field)))
+                self._source.line(f"{parts}.append({head} + uvarint(len({part})))")
                 self._source.line(f"{parts}.append({part})")
         # One byte is enough for the count: no struct has 128 tagged fields.
         self._source.line(f"{out}.append(len({parts}) // 2)")

@@ -375,6 +375,8 @@ def _text(frame: Buffer, position: int, size_bytes: int) -> str:
 def _skip_tags(frame: Buffer, position: int) -> int:
     """Return the position behind a header's tagged fields, none of which has a meaning here."""
     try:
+        if not frame[position]:  # None: nearly always.
+            return position + 1
         count, position = read_uvarint(frame, position)
         for _ in range(count):
             _, position = read_uvarint(frame, position)

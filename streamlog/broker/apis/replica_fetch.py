@@ -23,7 +23,7 @@ import secrets
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -66,10 +66,12 @@ if TYPE_CHECKING:
     from streamlog.broker.deadline_timer import DeadlineTimer
     from streamlog.broker.replication.partition_replica import PartitionReplica
     from streamlog.broker.replication.replicas import Replicas
+    from streamlog.broker.replication.replication_quota import ReplicationQuota
     from streamlog.clock import Clock
-    from streamlog.protocol.schema import Message
+    from streamlog.protocol.schema import Message, Piece
 
 ANY_BYTES = 1
+_UNREAD: Final[tuple[tuple[int, ...], bytes]] = (), b""
 """The bytes that a follower waits for: anything new completes its fetch."""
 SOON_MS = 500
 """How long a high watermark that has risen may wait for records to go along with. A follower that
@@ -145,9 +147,8 @@ class _Asked:
     sent_ends: tuple[int, int] | None = None
     """In a session, the high watermark and log start offset that the follower got last."""
 
-    def news_in(self, data: PartitionData) -> News:
-        """Return what is new in `data` for the follower."""
-        ends = _ends_of(data)
+    def news_in(self, data: PartitionData, ends: tuple[int, int] | None) -> News:
+        """Return what is new for the follower in `data`, of which `ends` are the offsets."""
         if ends is None or self.sent_ends is None or data.records:
             return News.URGENT
         if ends[1] != self.sent_ends[1]:
@@ -176,9 +177,9 @@ class _Asked:
             and ends[1] == log.log_start_offset
         )
 
-    def is_behind(self, data: PartitionData) -> bool:
-        """Whether there may be more to say after `data`: an error, or further records."""
-        if _ends_of(data) is None or self.replica is None:
+    def is_behind(self, ends: tuple[int, int] | None) -> bool:
+        """Whether there may be more to say after `ends`: an error, or further records."""
+        if ends is None or self.replica is None:
             return True
         return self.wanted.fetch_offset < self.replica.log.log_end_offset
 
@@ -193,30 +194,40 @@ class _Waiting:
 
 
 _Session: TypeAlias = FollowerSession[_Asked, _Waiting]
+_Found: TypeAlias = tuple[Key, _Asked, PartitionData, "tuple[int, int] | None"]
+"""An answer with news, and the offsets in it."""
+_Reads: TypeAlias = "dict[PartitionReplica, tuple[tuple[int, ...], bytes]]"
+"""The small reads up to the ends of logs in this turn, and what they depend on: the followers of a
+partition mostly ask for one and the other the same records."""
 
 
 class _Reading:
     """One response: the room that is left in it, and what counts for the quota."""
 
-    def __init__(self, request: FetchRequest, *, is_exceeded: bool) -> None:
+    def __init__(
+        self, asker: int, max_bytes: int, quota: ReplicationQuota, now_ms: int, reads: _Reads
+    ) -> None:
         self.throttled_bytes = 0
         self.has_held = False
         """Whether records are left out because the quota is exceeded."""
-        self._asker = _asker(request)
-        self._max_bytes = self._room_bytes = request.max_bytes
-        self._is_exceeded = is_exceeded
+        self.exceeded_ms = quota.exceeded_for_ms(now_ms) if quota.is_bounded else 0
+        self._is_bounded = quota.is_bounded
+        self._asker = asker
+        self._max_bytes = self._room_bytes = max_bytes
+        self._reads = reads
 
     def read(self, each: _Asked) -> PartitionData:
         """Return the answer for a partition, as of now."""
-        each.is_throttled = each.replica is not None and each.replica.throttles_follower(
-            self._asker
-        )
-        is_held = self._is_exceeded and each.is_throttled
-        self.has_held = self.has_held or is_held
+        is_held = False
+        if self._is_bounded and each.replica is not None:
+            each.is_throttled = each.replica.throttles_follower(self._asker)
+            is_held = self.exceeded_ms > 0 and each.is_throttled
+            self.has_held = self.has_held or is_held
         # The first partition with records gets one batch even beyond the limits (KIP-74):
         # otherwise a follower could never pass a batch larger than its max_bytes.
         is_first = self._room_bytes == self._max_bytes and not is_held
-        data = _data(each, 0 if is_held else self._room_bytes, is_first=is_first)
+        room_bytes = 0 if is_held else self._room_bytes
+        data = _data(each, room_bytes, is_first=is_first, reads=self._reads)
         size_bytes = 0 if data.records is None else len(data.records)
         self.throttled_bytes += size_bytes if each.is_throttled else 0
         self._room_bytes -= size_bytes
@@ -256,7 +267,11 @@ class ReplicaFetches:
         self._sessions: FollowerSessions[_Asked, _Waiting] = FollowerSessions(
             lambda: 1 + secrets.randbelow(_SESSION_IDS)
         )
+        self._reads: _Reads = {}
         self._alarm = alarm.by
+        self._wait_ms_max = min(FETCH_WAIT_MS_MAX, wait_ms_max(replicas.node.lag_max_ms))
+        """How long a request waits here at most, whatever the follower's settings are: a leader
+        removes the followers that it does not hear of by its own setting."""
         replicas.on_fetch_progress = self.on_progress
         self._turn = turn
         replicas.on_commit = self._on_commit
@@ -274,7 +289,7 @@ class ReplicaFetches:
         if has_news or request.max_wait_ms <= 0:
             return response
         answer: PromptFuture[Message] = PromptFuture()
-        deadline_ms = now_ms + self._wait_ms(request)
+        deadline_ms = now_ms + min(request.max_wait_ms, self._wait_ms_max)
         parts = [each for topic in asked for each in topic]
         # The request waits for the partitions that are not throttled, but only until the quota has
         # room for the others.
@@ -290,12 +305,6 @@ class ReplicaFetches:
         delayed = DelayedReplicaFetch(request, asked, answer, deadline_ms)
         self._delayed.park(delayed, Wait(keys, ANY_BYTES))
         return answer
-
-    def _wait_ms(self, request: FetchRequest) -> int:
-        """Return how long a request may wait here, whatever the follower's own settings are."""
-        # This broker's setting counts, as it is the one that would remove the follower.
-        lag_max_ms = self._replicas.node.lag_max_ms
-        return min(request.max_wait_ms, FETCH_WAIT_MS_MAX, wait_ms_max(lag_max_ms))
 
     def on_progress(self, topic: str, partition: int) -> None:
         """Answer the waiting fetches of a partition, at the end of the turn.
@@ -324,17 +333,19 @@ class ReplicaFetches:
         for session in self._make_due(topic, partition):
             self._hasten(session)
 
-    def _make_due(self, topic: str, partition: int) -> Iterator[_Session]:
-        """Note that there may be news of a partition; yield the sessions that contain it."""
+    def _make_due(self, topic: str, partition: int) -> list[_Session]:
+        """Note that there may be news of a partition; return the sessions that contain it."""
+        replica, sessions = self._replicas.get(topic, partition), list[_Session]()
         for session, key in self._sessions.watching((topic, partition)):
             asked = session.parts[key]
-            if key not in session.due and asked.replica is not None:
-                asked.replica.on_unchanged(session.follower[0], session.asked_ms)
-            if asked.replica is not self._replicas.get(topic, partition):
+            if replica is None or asked.replica is not replica:
                 # It was dropped, and its log may go: the fetch gets an error.
                 asked.replica = None
+            elif key not in session.due:
+                replica.on_unchanged(session.follower[0], session.asked_ms)
             session.due[key] = None
-            yield session
+            sessions.append(session)
+        return sessions
 
     @property
     def delayed(self) -> int:
@@ -407,7 +418,7 @@ class ReplicaFetches:
             if response.responses or request.max_wait_ms <= 0:
                 return response
         answer: PromptFuture[Message] = PromptFuture()
-        wait_ms = self._wait_ms(request)
+        wait_ms = min(request.max_wait_ms, self._wait_ms_max)
         if held_ms:
             wait_ms = min(wait_ms, held_ms)
         if session.due or session.unsettled:
@@ -460,25 +471,34 @@ class ReplicaFetches:
         With `is_due` it contains high watermarks even if there is nothing else.
         """
         is_due = is_due or request.max_wait_ms <= 0 or self._replicas.node.sends_readers_near
-        quota = self._replicas.leader_quota
-        exceeded_ms = quota.exceeded_for_ms(now_ms)
-        reading = _Reading(request, is_exceeded=exceeded_ms > 0)
-        found = [(key, each, reading.read(each)) for key, each in session.refused.items()]
+        reading = self._reading(session.follower[0], request, now_ms)
+        found: list[_Found] = []
+        for key, asked in session.refused.items():
+            data = reading.read(asked)
+            found.append((key, asked, data, _ends_of(data)))
         session.refused.clear()
         is_due = is_due or bool(found)
         for key in list(session.due):
             asked = session.parts[key]
             data = reading.read(asked)
-            news = asked.news_in(data)
+            ends = _ends_of(data)
+            news = asked.news_in(data, ends)
             is_due = is_due or news is News.URGENT
             if news:
-                found.append((key, asked, data))
-            elif not asked.is_behind(data):
+                found.append((key, asked, data, ends))
+            elif not asked.is_behind(ends):
                 del session.due[key]
-        quota.record(reading.throttled_bytes, now_ms)
+        if reading.throttled_bytes:
+            self._replicas.leader_quota.record(reading.throttled_bytes, now_ms)
         topics = self._send(session, found) if is_due else []
         response = FetchResponse(responses=topics, session_id=session.session_id)
-        return response, exceeded_ms if reading.has_held else 0
+        return response, reading.exceeded_ms if reading.has_held else 0
+
+    def _reading(self, asker: int, request: FetchRequest, now_ms: int) -> _Reading:
+        quota = self._replicas.leader_quota
+        if not self._reads:
+            self._turn.later(self._reads.clear)
+        return _Reading(asker, request.max_bytes, quota, now_ms, self._reads)
 
     def _is_quiet(self, session: _Session, request: FetchRequest) -> bool:
         """Whether a request that has just come has to wait, as far as that shows without a read."""
@@ -490,16 +510,14 @@ class ReplicaFetches:
                 return False
         return True
 
-    def _send(
-        self, session: _Session, found: list[tuple[Key, _Asked, PartitionData]]
-    ) -> list[FetchableTopicResponse]:
+    def _send(self, session: _Session, found: list[_Found]) -> list[FetchableTopicResponse]:
         """Return the topics of a response, whose contents count as sent."""
         topics: dict[bytes, FetchableTopicResponse] = {}
-        for key, asked, data in found:
-            asked.sent_ends = _ends_of(data)
+        for key, asked, data, ends in found:
+            asked.sent_ends = ends
             if asked.replica is None:
                 self._sessions.forget(session, key)
-            elif not asked.is_behind(data):
+            elif not asked.is_behind(ends):
                 del session.due[key]
             topic = topics.setdefault(key[0], FetchableTopicResponse(topic_id=key[0]))
             topic.partitions.append(data)
@@ -577,8 +595,7 @@ class ReplicaFetches:
         self, request: FetchRequest, asked: list[list[_Asked]], now_ms: int
     ) -> tuple[FetchResponse, bool]:
         """Return the response as of now, and whether it says anything new to the follower."""
-        quota = self._replicas.leader_quota
-        reading = _Reading(request, is_exceeded=quota.exceeded_for_ms(now_ms) > 0)
+        reading = self._reading(_asker(request), request, now_ms)
         has_news = False
         responses = []
         for topic, partitions in zip(request.topics, asked, strict=True):
@@ -594,7 +611,7 @@ class ReplicaFetches:
                     topic=topic.topic, topic_id=topic.topic_id, partitions=answers
                 )
             )
-        quota.record(reading.throttled_bytes, now_ms)
+        self._replicas.leader_quota.record(reading.throttled_bytes, now_ms)
         return FetchResponse(responses=responses), has_news
 
     def _is_known(
@@ -610,7 +627,7 @@ class ReplicaFetches:
         return known == ends
 
 
-def _data(asked: _Asked, room_bytes: int, *, is_first: bool) -> PartitionData:
+def _data(asked: _Asked, room_bytes: int, *, is_first: bool, reads: _Reads) -> PartitionData:
     replica, wanted = asked.replica, asked.wanted
     if replica is None:
         return _refused(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -630,7 +647,7 @@ def _data(asked: _Asked, room_bytes: int, *, is_first: bool) -> PartitionData:
         case Diverging(epoch, end_offset):
             return _diverging(replica, wanted, DivergingEpoch(epoch=epoch, end_offset=end_offset))
         case Serve():
-            return _batches(replica, wanted, room_bytes, is_first=is_first)
+            return _batches(replica, wanted, room_bytes, is_first=is_first, reads=reads)
     return _refused(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
@@ -660,21 +677,30 @@ def _diverging(
 
 
 def _batches(
-    replica: PartitionReplica, wanted: FetchPartition, room_bytes: int, *, is_first: bool
+    replica: PartitionReplica,
+    wanted: FetchPartition,
+    room_bytes: int,
+    *,
+    is_first: bool,
+    reads: _Reads,
 ) -> PartitionData:
-    try:
-        records = replica.log.range(
-            wanted.fetch_offset,
-            max_bytes=max(min(wanted.partition_max_bytes, room_bytes), 0),
-            min_one=is_first,
-        )
-    except StreamlogError as error:
-        return _refused(wanted, _code(error), replica.log.log_start_offset)
+    log, offset = replica.log, wanted.fetch_offset
+    max_bytes = max(min(wanted.partition_max_bytes, room_bytes), 0)
+    state = offset, log.log_start_offset, log.log_end_offset, replica.facts.generation
+    known, data = reads.get(replica, _UNREAD)
+    records: Piece = data
+    if known != state or len(data) > max_bytes:
+        try:
+            records = log.range(offset, max_bytes=max_bytes, min_one=is_first)
+        except StreamlogError as error:
+            return _refused(wanted, _code(error), log.log_start_offset)
+        if records and isinstance(records, bytes) and log.read_end_offset == state[2]:
+            reads[replica] = state, records
     replica.traffic.replication_bytes_out += len(records)
     return PartitionData(
         partition_index=wanted.partition,
         high_watermark=replica.high_watermark,
-        log_start_offset=replica.log.log_start_offset,
+        log_start_offset=log.log_start_offset,
         records=records,
     )
 

@@ -128,11 +128,6 @@ class Leader:
         return len(self.isr) < self.min_insync
 
     @property
-    def min_insync(self) -> int:
-        """The effective `min.insync.replicas`: at most the number of replicas."""
-        return min(self.settings.min_insync, len(self.followers) + 1)
-
-    @property
     def replicated_end(self) -> int:
         """The offset up to which all in-sync replicas have the log on disk.
 
@@ -198,6 +193,7 @@ class Leader:
     def on_settings(self, settings: ReplicaSettings) -> list[Effect]:
         """Apply changed settings: a smaller `min.insync.replicas` may commit records."""
         self.settings = settings
+        self._set_min_insync()
         return self._advance()
 
     def wait(self, ticket: int, next_offset: int) -> list[Effect]:
@@ -240,7 +236,8 @@ class Leader:
         if follower is None or not self._log.start_offset <= fetch.offset <= self._log.end_offset:
             return ReplicaError(ErrorCode.OFFSET_OUT_OF_RANGE, self._log.start_offset), []
         self._note(follower, fetch, now_ms)
-        effects = [*self._expand(fetch.broker, follower, now_ms), *self._advance(now_ms)]
+        joins = [] if fetch.broker in self.isr else self._expand(fetch.broker, follower, now_ms)
+        effects = [*joins, *self._advance(now_ms)]
         return Serve(self._log.high_watermark, self._log.start_offset), effects
 
     def on_unchanged(self, broker: int, asked_ms: int) -> None:
@@ -336,6 +333,11 @@ class Leader:
             for broker in state.replicas
             if broker != self._broker.id
         }
+        self._set_min_insync()
+
+    def _set_min_insync(self) -> None:
+        self.min_insync = min(self.settings.min_insync, len(self.followers) + 1)
+        """The effective `min.insync.replicas`: at most the number of replicas."""
 
     def _refusal(self, fetch: ReplicaFetch, follower: FollowerProgress | None) -> int | None:
         # Fencing (KIP-320): 1. Broker 2 leads epoch 4; follower 3 fetches from 10, and the fetch
@@ -408,7 +410,7 @@ class Leader:
         return self._brokers.get(broker, NO_EPOCH) == follower.broker_epoch != NO_EPOCH
 
     def _expand(self, broker: int, follower: FollowerProgress, now_ms: int) -> list[Effect]:
-        if self._pending is not None or broker in self.isr:
+        if self._pending is not None:
             return []
         # 1. A mirror is to begin anew, so the controller has begun an epoch in which its leader is
         # alone. 2. Followers end where it does, and fetch before the source answers. 3. If they
@@ -456,10 +458,11 @@ class Leader:
         committed = log.counted_offset
         if committed > log.high_watermark and not self._rules.commits_on_append:
             committed = min(committed, self._replicated(now_ms))
-        frozen = self.is_under_min_isr and not self._rules.ignores_min_insync_in_commits
+        if committed <= log.high_watermark:
+            return self._acknowledge()
         # Below min.insync.replicas nothing commits (KIP-966): otherwise a lone leader would commit
         # records that the eligible leader replicas, which stay electable, do not have.
-        if frozen or committed <= log.high_watermark:
+        if self.is_under_min_isr and not self._rules.ignores_min_insync_in_commits:
             return self._acknowledge()
         log.high_watermark = committed
         return [AdvanceHighWatermark(committed), *self._acknowledge()]
@@ -470,7 +473,7 @@ class Leader:
         At a fetch (`now_ms`) a caught-up replica outside of the in-sync set counts too: under
         constant load the high watermark would otherwise stay ahead of it, and it could never join.
         """
-        counted = self._maximal_isr()
+        counted = self.isr if self._pending is None else self._maximal_isr()
         ends = [self._log.end_offset]
         for broker, follower in self.followers.items():
             if broker in counted:

@@ -612,7 +612,8 @@ class Partition:
 
     def _on_committed(self, size_bytes: int) -> None:
         """Notify the listener that the high watermark has passed `size_bytes`."""
-        if not self.is_leader:
+        replica = self.replica
+        if replica is not None and replica.machine.leader is None:
             # A follower does not count its bytes: it wakes all consumers that wait at it.
             size_bytes = RELEASED_BYTES
         # Appends that were not synced when the first follower joined are committed with these.

@@ -320,13 +320,16 @@ class PartitionReplica:
 
     def on_appended(self, size_bytes: int) -> None:
         """Note an append of `size_bytes` by this leader."""
-        self._uncommitted.append((self.log.log_end_offset, size_bytes))
-        self._perform(self.machine.on_appended(self.log.log_end_offset))
+        end_offset = self.log.log_end_offset
+        self._uncommitted.append((end_offset, size_bytes))
+        if effects := self.machine.on_appended(end_offset):
+            self._perform(effects)
         self._node.neighbours.on_progress(self.topic, self.index)
 
     def on_synced(self, generation: int) -> None:
         """Note a sync of the log, which began in `generation`."""
-        self._perform(self.machine.on_flushed(generation, self.log.synced.offset))
+        if effects := self.machine.on_flushed(generation, self.log.synced.offset):
+            self._perform(effects)
         if self.machine.follower is not None:
             self._node.neighbours.may_fetch(self)
 
@@ -414,7 +417,8 @@ class PartitionReplica:
         # Retention moves the start of the log without a report to the replica.
         self.facts.start_offset = self.log.log_start_offset
         answer, effects = leader.on_fetch(fetch, now_ms)
-        self._perform(effects)
+        if effects:
+            self._perform(effects)
         if self._deletions:
             self._answer_deletions()
         return answer
@@ -577,7 +581,7 @@ class PartitionReplica:
         # takes 600 bytes.
         del self._uncommitted[:committed]
         self._on_committed(size_bytes)
-        if self.is_leader:
+        if self.machine.leader is not None:
             self._node.neighbours.on_committed(self.topic, self.index)
 
     def change_log(self, effect: Truncate | StartAt | AdvanceLogStart | StopReplica) -> None:

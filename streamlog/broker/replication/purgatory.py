@@ -200,7 +200,8 @@ class DelayedRequests(Generic[D]):
 
     def on_append(self, topic: str, partition: int, size_bytes: int) -> None:
         """Look again at the requests that have enough; see `AppendListener`."""
-        self._wake(self._purgatory.on_append((topic, partition), size_bytes))
+        if self._parked:
+            self._wake(self._purgatory.on_append((topic, partition), size_bytes))
 
     def on_gone(self, topic: str, partition: int) -> None:
         """Look again at the requests for a deleted partition; see `AppendListener`."""

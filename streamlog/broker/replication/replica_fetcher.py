@@ -371,9 +371,13 @@ class ReplicaFetcher:
         """Take the next fetch of each candidate that has one and is not throttled."""
         asked: Fetches = {}
         candidates, self._candidates = self._candidates, set()
-        held_s = min(self._quota.exceeded_for_ms(self._clock.now_ms()) / 1000, THROTTLE_S_MAX)
+        held_s = 0.0
+        if self._quota.is_bounded:
+            held_ms = self._quota.exceeded_for_ms(self._clock.now_ms())
+            held_s = min(held_ms / 1000, THROTTLE_S_MAX)
         # Sorted, because the order of a set of objects differs from run to run.
-        for replica in sorted(candidates, key=_topic_partition):
+        several = len(candidates) > 1
+        for replica in sorted(candidates, key=_topic_partition) if several else candidates:
             topic_id = self._topic_id(replica.topic)
             follower = replica.machine.follower
             if topic_id is None or follower is None or follower.leader != self.leader:
@@ -501,7 +505,7 @@ class ReplicaFetcher:
                 begin_offset=came.begin_offset,
             ),
         )
-        if replica.is_throttled_follower:
+        if self._quota.is_bounded and replica.is_throttled_follower:
             self._quota.record(len(records), self._contact.answered_ms)
         replica.append_fetched(effects, records, self._contact)
         return True
@@ -518,7 +522,7 @@ class ReplicaFetcher:
             session_id=self._session.session_id,
             session_epoch=self._session.epoch,
             topics=_named(asked, self._config.fetch_max_bytes),
-            forgotten_topics_data=_forgotten(forgotten),
+            forgotten_topics_data=_forgotten(forgotten) if forgotten else [],
         )
 
     async def _disconnect(self) -> None:

@@ -37,6 +37,8 @@ class ReplicationQuota:
 
     def __init__(self, bytes_per_s: int = UNBOUNDED) -> None:
         self._bytes_per_s = bytes_per_s
+        self.is_bounded = bytes_per_s < UNBOUNDED
+        """Whether it counts anything; most brokers have none."""
         self._samples: deque[_Sample] = deque()
         self._since_ms = 0
         """The start of the measured time; if there are samples, the start of the first one."""
@@ -54,11 +56,11 @@ class ReplicationQuota:
             return
         self._pass_over(sum(each.size_bytes for each in self._samples), now_ms)
         self._samples.clear()
-        self._bytes_per_s = bytes_per_s
+        self._bytes_per_s, self.is_bounded = bytes_per_s, bytes_per_s < UNBOUNDED
 
     def record(self, size_bytes: int, now_ms: int) -> None:
         """Count bytes that are sent or fetched now."""
-        if self._bytes_per_s >= UNBOUNDED or not size_bytes:
+        if not self.is_bounded or not size_bytes:
             return
         self._forget(now_ms)
         # Idle time pays off the debt, and no more: unused bytes are not saved for later.
@@ -70,7 +72,7 @@ class ReplicationQuota:
 
     def exceeded_for_ms(self, now_ms: int) -> int:
         """Return for how many milliseconds the quota stays exceeded; 0 if it is not."""
-        if self._bytes_per_s >= UNBOUNDED:
+        if not self.is_bounded:
             return 0
         self._forget(now_ms)
         used_bytes = self._owed_bytes + sum(each.size_bytes for each in self._samples)

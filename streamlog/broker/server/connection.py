@@ -269,7 +269,8 @@ class Connection(RequestFlow, asyncio.BufferedProtocol):
                 # Before the request is begun, which may change it.
                 self._learn(frame, request, context)
                 answer = self._broker.begin(request.message, context)
-        throttle_ms = self._charge(request, None)
+        has_quotas = self._connections.has_quotas
+        throttle_ms = self._charge(request, None) if has_quotas else 0
         meter = self._metrics.meter(request.api.name, request.version)
         slot = QueuedRequest(request, meter, self._arrived_s, self._now_s)
         slot.throttle_ms = throttle_ms
@@ -299,8 +300,6 @@ class Connection(RequestFlow, asyncio.BufferedProtocol):
         Returns the throttle time in ms, for which nothing is read from the client; 0 within the
         quota.
         """
-        if not self._connections.has_quotas:
-            return 0
         user, client_id = self._quota_client(request.client_id)
         message = request.message if response is None else response
         quotas = self._connections.quotas
@@ -354,7 +353,9 @@ class Connection(RequestFlow, asyncio.BufferedProtocol):
         failures = error_codes(response)
         if failures:
             slot.meter.fail(failures)
-        throttle_ms = slot.throttle_ms or self._charge(request, response)
+        throttle_ms = slot.throttle_ms
+        if self._connections.has_quotas and not throttle_ms:
+            throttle_ms = self._charge(request, response)
         if throttle_ms and isinstance(response, ProduceResponse | FetchResponse):
             response.throttle_time_ms = throttle_ms
         if request.version == NO_HEADER:

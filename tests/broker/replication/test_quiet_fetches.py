@@ -21,8 +21,9 @@ def count_quiet(fetches: ReplicaFetches) -> int:
     for session in fetches._sessions:
         for asked in session.parts.values():
             if asked.is_quiet():
-                data = replica_fetch._data(asked, MAX_BYTES, is_first=True)
-                assert asked.news_in(data) is not News.URGENT
+                data = replica_fetch._data(asked, MAX_BYTES, is_first=True, reads={})
+                news = asked.news_in(data, replica_fetch._ends_of(data))
+                assert news is not News.URGENT
                 quiet += 1
     return quiet
 

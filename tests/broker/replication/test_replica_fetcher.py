@@ -12,6 +12,7 @@ from streamlog.broker.apis.replica_fetch import SOON_MS
 from streamlog.broker.config.cluster import ReplicationConfig
 from streamlog.broker.config.settings import INT_MAX
 from streamlog.broker.replication.replica_fetcher import request_wait_ms
+from streamlog.replace import replace
 from tests.broker.replication.cluster import LAG_MS, Cluster
 
 
@@ -102,11 +103,17 @@ def test_a_request_waits_no_longer_than_its_leader_allows() -> None:
     async def main() -> None:
         async with Cluster(replication=config) as cluster:
             leader = cluster.nodes[0]
-            leader.replicas.node.lag_max_ms = 400
+            await leader.stop()
+            # Now it has a setting that differs from its followers'.
+            cluster.replication = replace(config, lag_time_max_ms=400)
+            cluster.start(leader)
+            cluster.elect(0)
             await leader.produce(b"first")
             asked = len(cluster.asked)
             # All of them would wait for 5 s otherwise.
-            await cluster.until(lambda: len(cluster.asked) >= asked + 8)
+            await cluster.until(
+                lambda: len(cluster.asked) >= asked + 8 and leader.fetches.delayed == 2
+            )
             due_ms = leader.fetches.next_deadline_ms()
             assert due_ms is not None
             assert due_ms - leader.broker.clock.now_ms() <= 100

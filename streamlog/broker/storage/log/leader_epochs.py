@@ -125,6 +125,17 @@ class LeaderEpochHistory:
         """
         self.current = max(epoch, self._entries[-1][0] if self._entries else 0)
 
+    def has_noted(self, batches: Sequence[RecordBatch]) -> bool:
+        """Whether these batches of another log are of the newest epoch, which is durable."""
+        newest = self._entries[-1][0] if self._entries else 0
+        if self._is_behind or self.current != newest:
+            return False
+        # No generator, which would cost a small batch as much as the rest of this.
+        for batch in batches:  # noqa: SIM110 - see above
+            if batch.leader_epoch > newest:
+                return False
+        return True
+
     def note_copies(self, batches: Sequence[RecordBatch]) -> None:
         """Make the epochs of another log's batches durable before they are written.
 
@@ -170,7 +181,11 @@ class LeaderEpochHistory:
 
     def at(self, offset: int) -> int:
         """Return the epoch of the record at `offset`."""
-        return max((epoch for epoch, start in self._entries if start <= offset), default=0)
+        # Epochs rise from entry to entry, and most records that are asked for are of the newest.
+        for epoch, start in reversed(self._entries):
+            if start <= offset:
+                return epoch
+        return 0
 
     def end_of(self, epoch: int, end_offset: int) -> tuple[int, int]:
         """Return the last epoch up to `epoch` and its end offset; -1 and -1 if unknown (KIP-279).

@@ -235,7 +235,7 @@ class PartitionLog:
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
         self._high_watermark = offset
-        self.is_touched = True
+        self._segments.is_touched = True
 
     @property
     def is_touched(self) -> bool:
@@ -364,9 +364,10 @@ class PartitionLog:
             # log look longer than its epochs, and truncation by epoch (KIP-101) would cut too
             # little.
             batches = validator.validate_copies(placed, next_offset=base_offset)
-            with self._disk.errors:
-                self._segments.make_folder()
-                self.epochs.note_copies(batches)
+            if not self.epochs.has_noted(batches):
+                with self._disk.errors:
+                    self._segments.make_folder()
+                    self.epochs.note_copies(batches)
         self._appends.write(placed, batches, now_ms)
         offset = base_offset
         for batch in batches:
