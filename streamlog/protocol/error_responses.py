@@ -15,6 +15,7 @@ from typing import Final, TypeAlias, TypeVar, cast
 import msgspec
 
 from streamlog.protocol.api_table import api_of
+from streamlog.protocol.codec import GeneratedSource
 from streamlog.protocol.error_codes import ErrorCode
 from streamlog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
@@ -156,29 +157,34 @@ def add_items(response: Message, other: Message, request: type[Message]) -> None
 def error_codes(response: Message) -> list[int]:
     """Return the error codes in a response, of the request and of its items, that are not 0."""
     found: list[int] = []
-    _add_codes(response, found)
+    _code_reader(type(response))(response, found)
     return found
 
 
-def _add_codes(struct: Struct, found: list[int]) -> None:
-    # No generator: a response without an error, as nearly all are, would resume one for each level
-    # of each of its items.
-    codes, lists = _code_fields(type(struct))
-    for name in codes:
-        code = getattr(struct, name)
-        if code:
-            found.append(code)
-    for name in lists:
-        for item in getattr(struct, name) or ():
-            _add_codes(item, found)
-
-
 @cache
-def _code_fields(struct: StructType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the fields of a struct that are error codes, and those that are lists with codes."""
-    fields = struct.__fields__
-    codes = tuple(field.name for field in fields if field.name in _CODES)
-    return codes, tuple(field.name for field in fields if _has_codes(field))
+def _code_reader(response: type[Message]) -> Callable[[Message, list[int]], None]:
+    """Return a function that appends the error codes in a response to a list.
+
+    Generated, as readers and writers are: nearly every response is looked through for nothing, and
+    a call for each of its items would cost more than to write them.
+    """
+    source = GeneratedSource({})
+    with source.block("def add(response, found):"):
+        _generate_code_lines(source, response, "response")
+        source.line("return")
+    add = source.function("add", f"{response.__name__} error codes")
+    return cast("Callable[[Message, list[int]], None]", add)
+
+
+def _generate_code_lines(source: GeneratedSource, declared: StructType, value: str) -> None:
+    for field in declared.__fields__:
+        if field.name in _CODES:
+            with source.block(f"if {value}.{field.name}:"):
+                source.line(f"found.append({value}.{field.name})")
+        elif _has_codes(field) and isinstance(field.item, StructType):
+            item = source.name("item")
+            with source.block(f"for {item} in {value}.{field.name} or ():"):
+                _generate_code_lines(source, field.item, item)
 
 
 def by_partition(code_of: Callable[[str, int], int]) -> CodeOf:

@@ -256,7 +256,7 @@ def encode_request(
         raise UsageError(f"client id {client_id!r:.40} can't be written: {error}") from error
     head += name
     # In a flexible header, too, the client id has an int16 length; only tags are added (KIP-482).
-    if api.is_flexible(version):
+    if _is_flexible(api, version):
         head += _NO_TAGS
     return [one_buffer(piece) for piece in _framed(head, version, message)]
 
@@ -306,7 +306,7 @@ def decode_request(frame: Buffer) -> Request:
     # Bytes behind the message are ignored, as in Kafka. librdkafka's Metadata for all topics has
     # three: it writes an array's count in four bytes where the version reads one.
     message = decode(api.request, version, frame, position, exact=False)
-    return Request(api, version, correlation_id, client_id, message)
+    return _new_tuple(Request, (api, version, correlation_id, client_id, message))
 
 
 def decode_response(api: Api, version: int, frame: Buffer) -> tuple[int, Message]:
@@ -342,7 +342,12 @@ def correlation_id_of(frame: Buffer) -> int:
 
 
 def _has_flexible_response_header(api: Api, version: int) -> bool:
-    return api.is_flexible(version) and api.key != API_VERSIONS_KEY
+    return _is_flexible(api, version) and api.key != API_VERSIONS_KEY
+
+
+def _is_flexible(api: Api, version: int) -> bool:
+    served = _SERVED.get((api.key, version))
+    return api.is_flexible(version) if served is None else served[1]
 
 
 def _refuses_version(frame: Buffer, position: int) -> bool:

@@ -81,7 +81,8 @@ _SESSION_IDS = 2**31 - 1
 
 def is_of_a_follower(request: FetchRequest) -> bool:
     """Whether a broker sends the request, not a consumer."""
-    return _asker(request) >= 0
+    state = request.replica_state
+    return (request.replica_id if state is None else state.replica_id) >= 0
 
 
 def _asker(request: FetchRequest) -> int:
@@ -94,7 +95,9 @@ def _asker(request: FetchRequest) -> int:
 def _follower(request: FetchRequest) -> FollowerId:
     """Return the broker that sends the request, and the epoch of its registration."""
     state = request.replica_state
-    return _asker(request), -1 if state is None else state.replica_epoch
+    if state is None:
+        return request.replica_id, -1
+    return state.replica_id, state.replica_epoch
 
 
 def _fetch_of(follower: FollowerId, wanted: FetchPartition) -> ReplicaFetch:
@@ -197,8 +200,8 @@ _Session: TypeAlias = FollowerSession[_Asked, _Waiting]
 _Found: TypeAlias = tuple[Key, _Asked, PartitionData, "tuple[int, int] | None"]
 """An answer with news, and the offsets in it."""
 _Reads: TypeAlias = "dict[PartitionReplica, tuple[tuple[int, ...], bytes]]"
-"""The small reads up to the ends of logs in this turn, and what they depend on: the followers of a
-partition mostly ask for one and the other the same records."""
+"""The small reads up to the ends of logs since the last append, and what they depend on: mostly,
+all followers of a partition ask for the same records."""
 
 
 class _Reading:
@@ -267,6 +270,8 @@ class ReplicaFetches:
         self._sessions: FollowerSessions[_Asked, _Waiting] = FollowerSessions(
             lambda: 1 + secrets.randbelow(_SESSION_IDS)
         )
+        self._has_delayed = False
+        """Whether a request without a session has ever waited: no follower of this version's."""
         self._reads: _Reads = {}
         self._alarm = alarm.by
         self._wait_ms_max = min(FETCH_WAIT_MS_MAX, wait_ms_max(replicas.node.lag_max_ms))
@@ -303,6 +308,7 @@ class ReplicaFetches:
             if each.replica is not None and not (held_ms and each.is_throttled)
         )
         delayed = DelayedReplicaFetch(request, asked, answer, deadline_ms)
+        self._has_delayed = True
         self._delayed.park(delayed, Wait(keys, ANY_BYTES))
         return answer
 
@@ -311,7 +317,8 @@ class ReplicaFetches:
 
         Later, not now: more appends in this turn then leave in one response.
         """
-        if len(self._delayed):  # Only requests without a session.
+        self._reads.clear()
+        if self._has_delayed:
             self._delayed.on_append(topic, partition, ANY_BYTES)
         for session in self._make_due(topic, partition):
             if session.waiting is not None and not session.is_woken:
@@ -328,7 +335,7 @@ class ReplicaFetches:
         if self._replicas.node.sends_readers_near:
             self.on_progress(topic, partition)
             return
-        if len(self._delayed):  # Only requests without a session.
+        if self._has_delayed:
             self._delayed.on_append(topic, partition, ANY_BYTES)
         for session in self._make_due(topic, partition):
             self._hasten(session)
@@ -402,14 +409,15 @@ class ReplicaFetches:
         session = self._sessions.find(follower, request.session_id, request.session_epoch)
         if isinstance(session, ErrorCode):
             return FetchResponse(error_code=session, session_id=request.session_id)
-        self._refuse_waiting(session)
+        if session.waiting is not None:
+            self._refuse_waiting(session)
         session.asked_ms = now_ms
         unsettled = list(session.unsettled)
         for topic in request.topics:
-            self._keep(session, topic, self._judge(follower, topic, now_ms))
-        for forgotten in request.forgotten_topics_data:
-            for number in forgotten.partitions:
-                self._sessions.forget(session, (forgotten.topic_id, number))
+            if not self._renew(session, topic, now_ms):
+                self._keep(session, topic, self._judge(follower, topic, now_ms))
+        if request.forgotten_topics_data:
+            self._forget(session, request)
         for key in unsettled:
             self._judge_again(session, key, now_ms)
         held_ms = 0
@@ -418,14 +426,36 @@ class ReplicaFetches:
             if response.responses or request.max_wait_ms <= 0:
                 return response
         answer: PromptFuture[Message] = PromptFuture()
-        wait_ms = min(request.max_wait_ms, self._wait_ms_max)
-        if held_ms:
-            wait_ms = min(wait_ms, held_ms)
+        wait_ms = min(request.max_wait_ms, self._wait_ms_max, held_ms or self._wait_ms_max)
         if session.due or session.unsettled:
             wait_ms = min(wait_ms, SOON_MS)
         session.waiting = _Waiting(request, answer, now_ms + wait_ms)
         self._alarm(now_ms + wait_ms)
         return answer
+
+    def _renew(self, session: _Session, topic: FetchTopic, now_ms: int) -> bool:
+        """Judge the fetch of one partition in place of the one before; return whether it could be.
+
+        Nearly every request names one partition, whose replica is that of the fetch before.
+        """
+        if len(topic.partitions) != 1:
+            return False
+        wanted = topic.partitions[0]
+        key = (topic.topic_id, wanted.partition)
+        known = session.parts.get(key)
+        replica = None if known is None else known.replica
+        if known is None or replica is None:
+            return False
+        if replica is not self._replicas.get(replica.topic, replica.index):
+            return False
+        known.wanted = wanted
+        known.answer = replica.on_fetch(_fetch_of(session.follower, wanted), now_ms)
+        known.generation = replica.facts.generation
+        session.due[key] = None
+        leader = replica.machine.leader
+        if session.unsettled or leader is None or session.follower[0] not in leader.isr:
+            self._settle(session, key, known)
+        return True
 
     def _keep(self, session: _Session, topic: FetchTopic, parts: list[_Asked]) -> None:
         """Keep the fetches of a request in a session, in place of earlier ones."""
@@ -443,6 +473,11 @@ class ReplicaFetches:
             name = (each.replica.topic, each.replica.index)
             self._sessions.put(session, key, name, each)
             self._settle(session, key, each)
+
+    def _forget(self, session: _Session, request: FetchRequest) -> None:
+        for topic in request.forgotten_topics_data:
+            for number in topic.partitions:
+                self._sessions.forget(session, (topic.topic_id, number))
 
     def _settle(self, session: _Session, key: Key, asked: _Asked) -> None:
         """Judge a fetch again with the next request if its follower may join the in-sync set."""
@@ -471,7 +506,8 @@ class ReplicaFetches:
         With `is_due` it contains high watermarks even if there is nothing else.
         """
         is_due = is_due or request.max_wait_ms <= 0 or self._replicas.node.sends_readers_near
-        reading = self._reading(session.follower[0], request, now_ms)
+        quota = self._replicas.leader_quota
+        reading = _Reading(session.follower[0], request.max_bytes, quota, now_ms, self._reads)
         found: list[_Found] = []
         for key, asked in session.refused.items():
             data = reading.read(asked)
@@ -489,16 +525,10 @@ class ReplicaFetches:
             elif not asked.is_behind(ends):
                 del session.due[key]
         if reading.throttled_bytes:
-            self._replicas.leader_quota.record(reading.throttled_bytes, now_ms)
+            quota.record(reading.throttled_bytes, now_ms)
         topics = self._send(session, found) if is_due else []
         response = FetchResponse(responses=topics, session_id=session.session_id)
         return response, reading.exceeded_ms if reading.has_held else 0
-
-    def _reading(self, asker: int, request: FetchRequest, now_ms: int) -> _Reading:
-        quota = self._replicas.leader_quota
-        if not self._reads:
-            self._turn.later(self._reads.clear)
-        return _Reading(asker, request.max_bytes, quota, now_ms, self._reads)
 
     def _is_quiet(self, session: _Session, request: FetchRequest) -> bool:
         """Whether a request that has just come has to wait, as far as that shows without a read."""
@@ -595,7 +625,8 @@ class ReplicaFetches:
         self, request: FetchRequest, asked: list[list[_Asked]], now_ms: int
     ) -> tuple[FetchResponse, bool]:
         """Return the response as of now, and whether it says anything new to the follower."""
-        reading = self._reading(_asker(request), request, now_ms)
+        quota = self._replicas.leader_quota
+        reading = _Reading(_asker(request), request.max_bytes, quota, now_ms, self._reads)
         has_news = False
         responses = []
         for topic, partitions in zip(request.topics, asked, strict=True):
@@ -611,7 +642,7 @@ class ReplicaFetches:
                     topic=topic.topic, topic_id=topic.topic_id, partitions=answers
                 )
             )
-        self._replicas.leader_quota.record(reading.throttled_bytes, now_ms)
+        quota.record(reading.throttled_bytes, now_ms)
         return FetchResponse(responses=responses), has_news
 
     def _is_known(

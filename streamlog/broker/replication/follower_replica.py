@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from streamlog.protocol.schema import Buffer
 
 
+_new_tuple = tuple.__new__  # a named tuple, past its handling of keywords and defaults
+
+
 class FetchedBatches(NamedTuple):
     """Batches that follow the log, and the offset after them."""
 
@@ -87,7 +90,7 @@ def parse_fetched_batches(data: Buffer, offset: int, *, is_void: bool) -> Fetche
             )
         due = batch.next_offset
         position += batch.size_bytes
-    return FetchedBatches(data, due, begin_offset)
+    return _new_tuple(FetchedBatches, (data, due, begin_offset))
 
 
 class Follower:

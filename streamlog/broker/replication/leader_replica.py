@@ -459,7 +459,9 @@ class Leader:
         if committed > log.high_watermark and not self._rules.commits_on_append:
             committed = min(committed, self._replicated(now_ms))
         if committed <= log.high_watermark:
-            return self._acknowledge()
+            waiting = self._waiting
+            is_due = bool(waiting) and waiting[0][0] <= log.high_watermark
+            return self._acknowledge() if is_due else []
         # Below min.insync.replicas nothing commits (KIP-966): otherwise a lone leader would commit
         # records that the eligible leader replicas, which stay electable, do not have.
         if self.is_under_min_isr and not self._rules.ignores_min_insync_in_commits:

@@ -106,6 +106,9 @@ class FollowerSession(Generic[Part, Waiting]):
         """Whether a look at what is due is scheduled."""
 
 
+_Watching: TypeAlias = dict[int, tuple[FollowerSession[Part, Waiting], Key]]
+
+
 class FollowerSessions(Generic[Part, Waiting]):
     """The sessions of all followers of one broker."""
 
@@ -113,8 +116,8 @@ class FollowerSessions(Generic[Part, Waiting]):
         """`new_id` returns a number from 1 to 2^31-1."""
         self._new_id = new_id
         self._by_broker: dict[int, FollowerSession[Part, Waiting]] = {}
-        self._watching: dict[TopicPartition, dict[int, Key]] = {}
-        """By partition, the brokers whose sessions contain it, and its key there."""
+        self._watching: dict[TopicPartition, _Watching[Part, Waiting]] = {}
+        """By partition and broker, the sessions that contain it, and its key there."""
 
     def __iter__(self) -> Iterator[FollowerSession[Part, Waiting]]:
         return iter(self._by_broker.values())
@@ -160,14 +163,14 @@ class FollowerSessions(Generic[Part, Waiting]):
             session.parts[key] = part
             session.due[key] = None
             return
-        before = self._watching.get(name, {}).get(session.follower[0], key)
-        if before != key:
+        before = self._watching.get(name, {}).get(session.follower[0])
+        if before is not None:
             # The topic was deleted and created again: no replica fetches by the old id any more.
-            self.forget(session, before)
+            self.forget(session, before[1])
         session.parts[key] = part
         session.names[key] = name
         session.due[key] = None
-        self._watching.setdefault(name, {})[session.follower[0]] = key
+        self._watching.setdefault(name, {})[session.follower[0]] = session, key
 
     def forget(self, session: FollowerSession[Part, Waiting], key: Key) -> None:
         """Drop a partition that the follower does not fetch from this broker any more."""
@@ -182,9 +185,7 @@ class FollowerSessions(Generic[Part, Waiting]):
     ) -> Iterable[tuple[FollowerSession[Part, Waiting], Key]]:
         """Return the sessions that contain a partition, with its key."""
         found = self._watching.get(name)
-        if found is None:
-            return ()
-        return [(self._by_broker[broker], key) for broker, key in found.items()]
+        return () if found is None else found.values()
 
     def _unwatch(self, name: TopicPartition, broker: int) -> None:
         watching = self._watching[name]
