@@ -307,4 +307,4 @@ release: $(VENV)-release/.ready $(VENV)/.dev ## a dry run: the next version, its
 
 clean: ## what the other targets made
 	rm -rf $(VENV) $(VENV)-release build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find streamlog -name '*.so' -delete -o -name '*.c' ! -name sync_loop.c -delete
+	find streamlog -name '*.so' -delete -o -name '*.c' -delete

@@ -57,8 +57,6 @@ HOT_MODULES = (
     "streamlog/worker/process/arenas",
 )
 SHARED_MODULE = "streamlog._cython_shared"
-SYNC_LOOP = "streamlog.broker.storage.disk.sync_loop"
-"""C by hand: the thread that it is for holds no interpreter lock, which Cython can't leave out."""
 UNSHARED = ("streamlog/records/varint",)
 """Cython 3.3 leaves out a macro that `bytearray.append` needs if what goes with it is shared."""
 PICKLED = ("streamlog/tables/folds/folding",)
@@ -105,9 +103,6 @@ def extensions() -> list[Extension]:
         modules += in_c([*map(extension, rest), shared], SHARED_MODULE)
     except ImportError:
         return []
-    if sys.platform == "linux":  # It has an eventfd there.
-        modules.append(Extension(SYNC_LOOP, [f"{SYNC_LOOP.replace('.', '/')}.c"]))
-        modules[-1].extra_compile_args = [*FLAGS, "-O1"]
     for module in modules:
         module.optional = True  # set here, for cythonize does not keep it
     return modules

@@ -1,6 +1,8 @@
 # C types of os_files.py: those of open files. Directories are ordinary Python.
 cimport cython
 
+from streamlog.broker.storage.disk cimport sync_loop
+
 @cython.final
 cdef class _Tail:
     cdef public long long begin

@@ -16,6 +16,7 @@ import os
 import time
 from contextlib import suppress
 
+from streamlog.broker.storage.disk import sync_loop
 from streamlog.broker.storage.disk.descriptors import (
     RESERVED,
     SHORT,
@@ -58,6 +59,13 @@ _sync_data = getattr(os, "fdatasync", os.fsync)
 _allocate = getattr(os, "posix_fallocate", None)
 _NO_ALLOCATION = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV}
 _ZEROS_BYTES = 64 * 1024
+
+
+def serve_syncs(jobs: int, results: int) -> None:
+    """Sync one file after another, in a thread: see `sync_loop`, which is compiled only here."""
+    sync_loop.serve(jobs, results)
+
+
 _OPEN_NOW = "/proc/self/fd"
 
 

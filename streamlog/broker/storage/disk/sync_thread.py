@@ -2,12 +2,9 @@
 
 A thread of Python takes the lock three times for each sync. Where the event loop has it, one of the
 two waits and is woken, which costs both of them more than what they do in between. The work of this
-thread is C (`sync_loop.c`): it reads a number from an eventfd, which is a descriptor plus 1, syncs
-the file, and writes to another eventfd, which wakes the loop: the number of the error plus 1 in the
-lowest 16 bits, and the nanoseconds that the sync took above them.
-
-Where the C is not compiled, and on other systems than Linux, `begin` refuses, and the caller syncs
-in a thread of Python.
+thread (`sync_loop`) is compiled to C that needs no lock: a job comes by an eventfd, and its result
+wakes the loop by another. On other systems than Linux, `begin` refuses, and the caller syncs in a
+thread of its own.
 
 Rule of this module: what has begun is reported once, with what the system has said of it.
 """
@@ -15,7 +12,6 @@ Rule of this module: what has begun is reported once, with what the system has s
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -23,31 +19,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
 
 from streamlog.broker.storage.disk.offload import start
-from streamlog.broker.storage.disk.os_files import OsFile
+from streamlog.broker.storage.disk.os_files import OsFile, serve_syncs
+from streamlog.broker.storage.disk.sync_loop import CODE_BITS, END
 
 if TYPE_CHECKING:
     from streamlog.broker.storage.disk.files import File
 
 Synced: TypeAlias = Callable[[OSError | None, float], object]
 """Called with the error of a sync, or None, and how many seconds it took."""
-
-_END = 2**32
-"""Ends the thread; no descriptor has this number."""
-_CODE_BITS = 16
-
-
-def _compiled() -> Callable[[int, int], None] | None:
-    """Return the thread's work, which reads from one eventfd and writes to another."""
-    try:
-        module = importlib.import_module("streamlog.broker.storage.disk.sync_loop")
-    except ImportError:
-        return None
-    serve: Callable[[int, int], None] = module.serve
-    return serve
-
-
-_serve = _compiled()
-IS_COMPILED = _serve is not None
 
 
 class SyncThread:
@@ -83,19 +62,19 @@ class SyncThread:
             return
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._results)
-        os.eventfd_write(self._jobs, _END)
+        os.eventfd_write(self._jobs, END)
         thread.join()
         self._close_events()
 
     def _start(self) -> bool:
-        if sys.platform != "linux" or _serve is None:
+        if sys.platform != "linux":
             return False
         try:
             self._jobs = os.eventfd(0, os.EFD_CLOEXEC)
             self._results = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             # A daemon, because it may wait when a program ends that has never closed this.
             thread = Thread(
-                target=_serve, args=(self._jobs, self._results), name=self._name, daemon=True
+                target=serve_syncs, args=(self._jobs, self._results), name=self._name, daemon=True
             )
             start(thread)
         except OSError:
@@ -117,7 +96,7 @@ class SyncThread:
     def _on_result(self) -> None:
         result = os.eventfd_read(self._results) if sys.platform == "linux" else 0
         then, self._then = self._then, None
-        code = (result & ((1 << _CODE_BITS) - 1)) - 1
+        code = (result & ((1 << CODE_BITS) - 1)) - 1
         if then is not None:
             error = OSError(code, os.strerror(code)) if code else None
-            then(error, (result >> _CODE_BITS) / 1e9)
+            then(error, (result >> CODE_BITS) / 1e9)

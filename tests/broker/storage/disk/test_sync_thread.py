@@ -1,4 +1,4 @@
-"""A thread of C syncs one file after another; what the system says of each comes back."""
+"""A thread syncs one file after another; what the system says of each comes back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +20,11 @@ from hypothesis import strategies as st
 from streamlog.broker.storage.disk.file_range import Descriptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.broker.storage.disk.os_files import OsFile, OsFiles
-from streamlog.broker.storage.disk.sync_thread import IS_COMPILED, SyncThread
+from streamlog.broker.storage.disk.sync_thread import SyncThread
 from streamlog.errors import NoThread
 from tests.broker.storage.disk.test_offload import no_free_descriptor, open_files
 
-pytestmark = pytest.mark.skipif(
-    not IS_COMPILED, reason="sync_loop is not compiled here: Python's thread syncs"
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there is no eventfd")
 DEADLINE_S = 60
 CODES = {"file": 0, "folder": 0, "pipe": errno.EINVAL, "socket": errno.EINVAL}
 """What fdatasync(2) says of them: a file that does not support it is EINVAL."""
