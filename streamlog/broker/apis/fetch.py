@@ -424,7 +424,7 @@ def _wait_at_end(
     # Beyond the high watermark, `read` decides whether the offset is an error.
     if not waits or alike.offset != high_watermark:
         return None
-    return Wait(((partition.topic, partition.index),), request.min_bytes)
+    return _new_tuple(Wait, (((partition.topic, partition.index),), request.min_bytes))
 
 
 def _wanted_clock_time(wanted: FetchPartition) -> ClockTime | None:

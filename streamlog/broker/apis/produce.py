@@ -120,7 +120,8 @@ class WritablePartitions:
                 f"clients can't write to {topic}: it is an internal topic",
             )
         partition = self._partitions.get(topic, index)
-        partition.check_leader()
+        if not partition.is_alone:
+            partition.check_leader()
         return partition
 
     def config_of(self, topic: str, index: int) -> TopicConfig | None:

@@ -106,7 +106,7 @@ class Partition:
         self._appended_ms: int | None = None
         self.replica: PartitionReplica | None = None
         """Its replica in a cluster; None before the first metadata."""
-        self._alone = True
+        self.is_alone = True
         """Whether it has no followers, so that synced records are committed."""
         self._is_mirror = False
         self.sealed_for = ""
@@ -123,7 +123,7 @@ class Partition:
             on_committed=self._on_committed,
             traffic=self.traffic,
         )
-        self._alone = False
+        self.is_alone = False
         return self.replica
 
     def replace_log(self, log: PartitionLog, flush: GroupFlush) -> None:
@@ -137,14 +137,14 @@ class Partition:
         self._hidden_bytes = self._syncing_bytes = 0
         if self.replica is not None:
             self.replica.replace_log(log, flush)
-        if self._alone:
+        if self.is_alone:
             log.producers.transactions.settle(self.high_watermark)
         self._listener.on_append(self.topic, self.index, RELEASED_BYTES)
 
     def on_role(self) -> None:
         """Adapt to a change of its replica's role or followers, and wake all waiting fetches."""
         if self.replica is not None:
-            self._alone = self.replica.is_alone
+            self.is_alone = self.replica.is_alone
             state = self.replica.machine.state
             self._is_mirror = state is not None and state.mirror_of is not None
             self.sealed_for = "" if state is None else state.sealed_for
@@ -160,11 +160,6 @@ class Partition:
             self.replica.on_kept(offset, now_ms)
             self.on_cut()
             self.on_role()
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether it has no followers, so that synced records are committed."""
-        return self._alone
 
     @property
     def is_leader(self) -> bool:
@@ -206,7 +201,7 @@ class Partition:
         Raises:
             LogError: NOT_LEADER_OR_FOLLOWER.
         """
-        if not self._alone and self.replica is not None and not self.replica.is_leader:
+        if not self.is_alone and self.replica is not None and not self.replica.is_leader:
             raise self.replica.not_leader()
 
     def check_insync(self) -> None:
@@ -215,7 +210,7 @@ class Partition:
         Raises:
             LogError: NOT_ENOUGH_REPLICAS.
         """
-        if not self._alone and self.replica is not None:
+        if not self.is_alone and self.replica is not None:
             self.replica.check_insync()
 
     def check_end_known(self) -> None:
@@ -225,7 +220,7 @@ class Partition:
             LogError: OFFSET_NOT_AVAILABLE, until enough followers have fetched.
         """
         replica = self.replica
-        leader = None if replica is None or self._alone else replica.machine.leader
+        leader = None if replica is None or self.is_alone else replica.machine.leader
         if leader is not None and not leader.is_offset_known:
             raise error_for(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
@@ -236,7 +231,7 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         """The offset below which records are committed, so that consumers may read them."""
-        if not self._alone and self.replica is not None:
+        if not self.is_alone and self.replica is not None:
             return self.replica.high_watermark
         log = self.log
         if not self._always:
@@ -262,21 +257,26 @@ class Partition:
 
         If not, `when_committed` calls back when they may.
         """
-        if not self._alone:
+        if not self.is_alone:
             return self.high_watermark >= offset
         # With `flush=os`, an answer waits for a sync only where `flush.messages` demands one.
         return self.log.synced.offset >= offset or not self._is_due()
 
     def is_kept(self, offset: int) -> bool:
         """Return whether records below `offset` may be acknowledged with acks=1 now."""
-        return not self._is_due() or self.log.synced.offset >= offset
+        log = self.log
+        most = 1 if self._always else log.config.flush_messages
+        if most >= FLUSH_NEVER:
+            return True  # Most logs leave it to the system, and are asked for each append.
+        synced_offset = log.synced.offset
+        return synced_offset >= offset or log.log_end_offset - synced_offset < most
 
     def when_committed(self, offset: int, then: Committed) -> None:
         """Call `then` once records below `offset` are committed, or with an error.
 
         Errors: see `PartitionReplica.when_committed`, and those of the disk.
         """
-        if self._alone or self.replica is None:
+        if self.is_alone or self.replica is None:
             self._flush.then(then)
         else:
             self.replica.when_committed(offset, then)
@@ -289,7 +289,7 @@ class Partition:
                 UNKNOWN_LEADER_EPOCH if this broker has; NOT_LEADER_OR_FOLLOWER if this broker does
                 not lead.
         """
-        if not self._alone:
+        if not self.is_alone:
             self.check_leader()
         mirror = None if self.replica is None else self.replica.machine.mirror
         # A mirror's log has leader epochs of its source, and clients have those of this cluster.
@@ -309,11 +309,11 @@ class Partition:
     @property
     def is_copy(self) -> bool:
         """Whether it is a follower that consumers may read from (KIP-392)."""
-        return not self._alone and self.replica is not None and self.replica.is_in_touch
+        return not self.is_alone and self.replica is not None and self.replica.is_in_touch
 
     def nearest(self, rack: str, offset: int) -> int | None:
         """Return the broker that consumers in a rack should read from; None for this one."""
-        if self._alone or self.replica is None:
+        if self.is_alone or self.replica is None:
             return None
         return self.replica.nearest(rack, offset)
 
@@ -387,7 +387,7 @@ class Partition:
           2. The new leader has 10, but knows only that 7 is committed until followers fetch.
           3. Compared with 7, a consumer at 10 would have to go back, although nothing is lost.
         """
-        return self.high_watermark if self._alone else self.log.log_end_offset
+        return self.high_watermark if self.is_alone else self.log.log_end_offset
 
     def append(
         self,
@@ -427,7 +427,7 @@ class Partition:
     def on_cut(self) -> None:
         """Note that a mirror's log was cut: what is hidden or synced now counts anew."""
         self._hidden_bytes = self._syncing_bytes = 0
-        if self._alone:
+        if self.is_alone:
             self.log.producers.transactions.settle(self.high_watermark)
         self._listener.on_append(self.topic, self.index, RELEASED_BYTES)
 
@@ -444,18 +444,20 @@ class Partition:
         Raises:
             LogError: NOT_LEADER_OR_FOLLOWER.
         """
-        if not self._alone:
+        if not self.is_alone:
             self.check_leader()
         if self._is_mirror or self.sealed_for:
             self._check_writable()
-        rolled_at, end_offset = self.log.active_base_offset, self.log.log_end_offset
+        rolled_at = self.log.active_base_offset
         outcomes = self.log.append_each(pieces, now_ms=now_ms, wall_ms=wall_ms, prepared=prepared)
-        size_bytes = 0
+        size_bytes = messages = 0
         for outcome in outcomes:
-            if not isinstance(outcome, StreamlogError):
+            # A duplicate has no bytes: its messages are those of its first copy.
+            if not isinstance(outcome, StreamlogError) and outcome.size_bytes:
                 size_bytes += outcome.size_bytes
+                messages += outcome.last_offset + 1 - outcome.base_offset
         if size_bytes:
-            self.traffic.messages_in += self.log.log_end_offset - end_offset
+            self.traffic.messages_in += messages
             self.traffic.bytes_in += size_bytes
             self._on_appended(size_bytes, rolled_at, now_ms)
         return outcomes
@@ -517,7 +519,7 @@ class Partition:
         """
         self._appended_ms = now_ms
         # With followers, the high watermark decides what readers see: the replica reports it.
-        if not self._alone and self.replica is not None:
+        if not self.is_alone and self.replica is not None:
             self.replica.on_appended(size_bytes)
             self._flush.add(self)
             return
@@ -543,7 +545,7 @@ class Partition:
         """The offsets at which the records end that readers may see, and begin."""
         log = self.log
         # By itself what `high_watermark` is for most partitions: each Fetch asks twice.
-        is_log_end = self._alone and not self._always
+        is_log_end = self.is_alone and not self._always
         high_watermark = log.log_end_offset if is_log_end else self.high_watermark
         stable_offset = high_watermark
         if log.producers.transactions.first_unstable_offset is not None:
@@ -566,12 +568,12 @@ class Partition:
         high_watermark, stable_offset, _ = ends
         end_offset = stable_offset if stable else high_watermark
         # Without followers the log finds its end by itself: no index is searched for it.
-        finds_end = self._alone and end_offset == high_watermark
+        finds_end = self.is_alone and end_offset == high_watermark
         return self.log.range(
             offset,
             max_bytes=max_bytes,
             min_one=min_one,
-            synced=self._alone and self._always,
+            synced=self.is_alone and self._always,
             before_offset=None if finds_end else end_offset,
         )
 
@@ -599,9 +601,9 @@ class Partition:
         """Note that a sync has succeeded, so that more may be committed."""
         self.log.end_sync(sync)
         # A partition that has lost its last follower may still have requests that wait for it.
-        if self.replica is not None and (not self._alone or self.replica.has_waiting_commits):
+        if self.replica is not None and (not self.is_alone or self.replica.has_waiting_commits):
             self.replica.on_synced(sync.generation)
-        if not self._alone:
+        if not self.is_alone:
             return
         transactions = self.log.producers.transactions
         if transactions.unsettled:
@@ -625,7 +627,6 @@ class Partition:
         """Return whether the log has more unsynced records than the settings allow."""
         log = self.log
         most = 1 if self._always else log.config.flush_messages
-        # Most logs leave it to the system, and are asked twice for each append.
         return most < FLUSH_NEVER and log.log_end_offset - log.synced.offset >= most
 
     def delete_before(self, offset: int) -> None:
@@ -643,13 +644,13 @@ class Partition:
                 f" {self.high_watermark}"
             )
         self.log.advance_start(self.high_watermark if offset == HIGH_WATERMARK else offset)
-        if not self._alone and self.replica is not None:
+        if not self.is_alone and self.replica is not None:
             self.replica.on_deleted()
 
     @property
     def low_watermark(self) -> int:
         """The lowest start offset of all live replicas."""
-        if self._alone or self.replica is None:
+        if self.is_alone or self.replica is None:
             return self.log.log_start_offset
         return self.replica.low_watermark
 
@@ -658,7 +659,7 @@ class Partition:
 
         Errors: NOT_LEADER_OR_FOLLOWER if this broker no longer leads.
         """
-        if self._alone or self.replica is None:
+        if self.is_alone or self.replica is None:
             then(None)
         else:
             self.replica.when_deleted(offset, then)

@@ -7,7 +7,7 @@ from streamlog.broker.turn cimport Turn
 from streamlog.protocol.frame cimport FrameReader
 from streamlog.protocol.produce_runs cimport ProducePattern, ProduceRun
 
-cdef Py_ssize_t _IN_FLIGHT_MAX, _WRITE_BUFFER_BYTES
+cdef Py_ssize_t _IN_FLIGHT_MAX, _WRITE_BUFFER_BYTES, _KEPT_DUE_MAX
 
 @cython.final
 @cython.freelist(32)
@@ -49,6 +49,7 @@ cdef class RequestFlow:
     cdef public double _arrived_s
     cdef public double _now_s
     cdef public Py_ssize_t _reads_done
+    cdef Py_ssize_t _looked_at
     cdef public Py_ssize_t _received_bytes
     cdef public object _muted
     cdef list _out
@@ -67,6 +68,8 @@ cdef class RequestFlow:
 
     cdef bint _has_room(self) except -1
     cdef bint _is_full(self) except -1
+
+    @cython.locals(due_bytes=cython.Py_ssize_t)
     cdef bint _has_memory(self) except -1
 
     @cython.locals(

@@ -26,7 +26,7 @@ from streamlog.broker.server.socket_writer import memory_bytes
 from streamlog.broker.subject_logs import REQUEST
 from streamlog.errors import StreamlogError
 from streamlog.protocol.fetch_patterns import FetchAlike, FetchPattern, FoundRecords
-from streamlog.protocol.frame import FrameReader
+from streamlog.protocol.frame import KEPT_BYTES_MAX, READ_BYTES, FrameReader
 from streamlog.protocol.messages.produce_and_fetch import FetchResponse
 from streamlog.protocol.produce_runs import ProducePatterns, ProduceRun
 from streamlog.protocol.schema import Message, Piece
@@ -49,6 +49,7 @@ PRODUCE, FETCH = "Produce", "Fetch"
 # C integers when compiled.
 _IN_FLIGHT_MAX = IN_FLIGHT_MAX
 _WRITE_BUFFER_BYTES = WRITE_BUFFER_BYTES
+_KEPT_DUE_MAX = KEPT_BYTES_MAX - READ_BYTES
 
 Result: TypeAlias = Message | list[Piece] | FoundRecords
 """An answer: a response, responses to a run as bytes, or what a repeated Fetch has found."""
@@ -213,6 +214,8 @@ class RequestFlow:
         """When the last bytes arrived, and the last reading of the clock, in seconds. A request
         begins when the one before it has been taken up, so one reading serves both."""
         self._reads_done = 0
+        self._looked_at = -1
+        """After how many reads it was last asked whether there is memory for the next one."""
         self._received_bytes = 0
         self._muted: asyncio.TimerHandle | None = None
         """Ends the throttling of a client that exceeded its quota."""
@@ -306,7 +309,15 @@ class RequestFlow:
         """Return whether there is memory for the request being received."""
         if self._is_checked:
             return False  # The request in the thread still uses the memory that it arrived in.
-        return self._reader.due_bytes == self._granted_bytes == 0 or self._full_way.gets_memory()
+        due_bytes = self._reader.due_bytes
+        # Once a read: what was granted then is still there when the answers have left. A buffer
+        # that is too large to be kept is looked at each time, so that it is freed once it is empty.
+        if due_bytes == self._granted_bytes and (
+            due_bytes == 0 or (self._looked_at == self._reads_done and due_bytes <= _KEPT_DUE_MAX)
+        ):
+            return True
+        self._looked_at = self._reads_done
+        return self._full_way.gets_memory()
 
     def _take_up_run(self) -> bool:
         """Take up the next requests together, if they may be; return whether any was.

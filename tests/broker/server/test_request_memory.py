@@ -15,6 +15,7 @@ from streamlog.broker.config.broker import BrokerConfig
 from streamlog.broker.config.connections import ConnectionConfig
 from streamlog.broker.server import connections as sweeping
 from streamlog.broker.server import throttling
+from streamlog.broker.server.connection import Connection
 from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.server.throttling import RECEIVE_BYTES_PER_S_MIN, SLOW_MS, RequestMemory
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
@@ -232,6 +233,31 @@ def test_many_slow_writers_stay_within_the_bound() -> None:
         assert memory.used_bytes == 0
 
     serve(story, bound_bytes)
+
+
+def test_a_buffer_that_has_grown_is_asked_for_once_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that leave later ask for nothing: what was granted for the read is still there."""
+    asked: list[int] = []
+    gets_memory = Connection.gets_memory
+
+    def counted(connection: Connection) -> bool:
+        asked.append(connection._reads_done)
+        return gets_memory(connection)
+
+    monkeypatch.setattr(Connection, "gets_memory", counted)
+
+    async def story(_: Broker, server: Acceptor) -> None:
+        async with peer(server) as one:
+            one.write(frame())
+            await is_answered(one)
+            asked.clear()
+            for _ in range(20):  # Each is answered after its sync.
+                one.ask(produce_request(batch(b"a")), 7)
+                await is_answered(one)
+        assert len(asked) >= 20
+        assert len({*asked}) == len(asked)
+
+    serve(story, 10 * BATCH_BYTES)
 
 
 def test_a_disconnect_within_a_request_frees_its_memory() -> None:

@@ -90,7 +90,8 @@ class LogDisk:
         self._name = name
         self._read_only = read_only
         self.log_damage = log_damage
-        self._link_check_ms = 0
+        self.link_check_ms = 0
+        """When `check_linked` looks at the file again; before, it need not be called."""
         self.errors = DiskErrors(self)
         """Raises the system errors of its block as this log's."""
 
@@ -125,7 +126,7 @@ class LogDisk:
         Raises:
             LogDirectoryLost: its file was deleted.
         """
-        if now_ms < self._link_check_ms:
+        if now_ms < self.link_check_ms:
             return
         if not segment.is_linked():
             self.failure = LogDirectoryLost(
@@ -133,7 +134,7 @@ class LogDisk:
                 " stops here; restore the data directory, or start with a new one"
             )
             raise self.failure
-        self._link_check_ms = now_ms + LINK_CHECK_MS
+        self.link_check_ms = now_ms + LINK_CHECK_MS
 
     def _is_retired(self, error: OSError) -> bool:
         """Whether the broker that owns this log has removed a segment since it was opened."""
@@ -424,7 +425,8 @@ class LogAppends(Generic[Log]):
             if self.rolling.due(last, self._log.config, size_of(data), batches, now_ms=now_ms):
                 self._roll()
             segment = segments.active
-            self._disk.check_linked(segment, now_ms)
+            if now_ms >= self._disk.link_check_ms:
+                self._disk.check_linked(segment, now_ms)
             if segment.size_bytes == 0:
                 self.rolling.begin(now_ms)
             self._sync.is_dirty = True

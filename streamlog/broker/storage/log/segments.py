@@ -171,6 +171,8 @@ class Segments:
         self._is_folder_new = False
         """Whether the name of the directory may not be on disk."""
         self._with_unwritten_indexes: list[Segment] = []
+        self.has_unwritten_indexes = False
+        """Whether a segment has index entries only in memory."""
         self._logged_damage: set[str] = set()
         self._on_damage: Callable[[], None] | None = None
 
@@ -277,11 +279,7 @@ class Segments:
         self._with_unwritten_indexes = [
             segment for segment in found if segment.has_unwritten_indexes
         ]
-
-    @property
-    def has_unwritten_indexes(self) -> bool:
-        """Whether a segment has index entries only in memory."""
-        return bool(self._with_unwritten_indexes)
+        self.has_unwritten_indexes = bool(self._with_unwritten_indexes)
 
     @property
     def first_unwritten_index(self) -> int | None:
@@ -297,6 +295,7 @@ class Segments:
             else:
                 segment.keep_indexes()
         self._with_unwritten_indexes = []
+        self.has_unwritten_indexes = False
         self.is_touched = True
 
     # Growing and shrinking.
