@@ -251,7 +251,7 @@ def test_a_buffer_that_has_grown_is_asked_for_once_a_read(monkeypatch: pytest.Mo
             one.write(frame())
             await is_answered(one)
             asked.clear()
-            for _ in range(20):  # Each is answered after its sync.
+            for _number in range(20):  # Each is answered after its sync.
                 one.ask(produce_request(batch(b"a")), 7)
                 await is_answered(one)
         assert len(asked) >= 20
