@@ -247,7 +247,8 @@ class PartitionReads:
             return None
         try:
             partition = partitions.get(name, asked.partition)
-            partition.check_epoch(asked.current_leader_epoch)
+            if asked.current_leader_epoch != NO_EPOCH or not partition.is_alone:
+                partition.check_epoch(asked.current_leader_epoch)
             epoch = asked.last_fetched_epoch
             # The full way reports the divergence to the reader (KIP-595).
             if epoch != NO_EPOCH and partition.diverges(epoch, alike.offset) is not None:

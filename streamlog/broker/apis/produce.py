@@ -755,7 +755,8 @@ def append_run(
                 refusals[number] = _refused(run.requests[number], outcome)
             else:
                 answers[number] = _accepted(pattern, correlation_id, outcome, log_start_offset)
-    return RunAttempt(run, answers, refusals, durable, uncommitted, complete)
+    attempt = run, answers, refusals, durable, uncommitted, complete
+    return _new_tuple(RunAttempt, attempt)
 
 
 def _accepted(

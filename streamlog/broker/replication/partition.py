@@ -548,7 +548,8 @@ class Partition:
         is_log_end = self.is_alone and not self._always
         high_watermark = log.log_end_offset if is_log_end else self.high_watermark
         stable_offset = high_watermark
-        if log.producers.transactions.first_unstable_offset is not None:
+        transactions = log.producers.transactions
+        if transactions.first_offsets or transactions.unsettled:
             stable_offset = self.stable_offset(high_watermark)
         return _new_tuple(PartitionEnds, (high_watermark, stable_offset, log.log_start_offset))
 

@@ -48,21 +48,22 @@ class OpenTransactions:
     """The open and undecided transactions of one partition."""
 
     def __init__(self) -> None:
-        self._open: dict[int, int] = {}  # by producer id, in order of the first offset
+        self.first_offsets: dict[int, int] = {}
+        """Of the open ones, by producer id, in their order."""
         self.unsettled: list[EndedTransaction] = []
         """Those that have ended, and whose markers may not be committed; see `settle`."""
 
     def __contains__(self, producer_id: int) -> bool:
-        return producer_id in self._open
+        return producer_id in self.first_offsets
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Iterate over producer id and first offset of the open transactions, earliest first."""
-        return iter(self._open.items())
+        return iter(self.first_offsets.items())
 
     @property
     def first_open_offset(self) -> int | None:
         """The first offset of the earliest open transaction; None without one."""
-        return next(iter(self._open.values()), None)
+        return next(iter(self.first_offsets.values()), None)
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -71,14 +72,14 @@ class OpenTransactions:
         # 2. A consumer that reads 10 as committed now would be wrong if the leader failed and the
         #    new leader had lost the marker and then aborted the transaction.
         # 3. So 10 stays unstable until the marker itself is committed (`settle`).
-        if not self.unsettled and not self._open:
+        if not self.unsettled and not self.first_offsets:
             return None  # Most partitions, and each Fetch of committed records asks.
         unsettled = [decided.first_offset for decided in self.unsettled]
-        return min([*unsettled, *list(self._open.values())[:1]], default=None)
+        return min([*unsettled, *list(self.first_offsets.values())[:1]], default=None)
 
     def first_offset(self, producer_id: int) -> int | None:
         """Return the first offset of the producer's open transaction; None without one."""
-        return self._open.get(producer_id)
+        return self.first_offsets.get(producer_id)
 
     def take(self, batch: RecordBatch, base_offset: int) -> EndedTransaction | None:
         """Add the next batch of the log, at `base_offset`; return the transaction that it ends.
@@ -97,14 +98,14 @@ class OpenTransactions:
 
     def begin(self, producer_id: int, offset: int) -> None:
         """Note that a batch at `offset` belongs to the producer's transaction."""
-        self._open.setdefault(producer_id, offset)  # Only the first batch sets the offset.
+        self.first_offsets.setdefault(producer_id, offset)  # Only the first batch sets the offset.
 
     def end(self, producer_id: int, offset: int, *, aborted: bool) -> EndedTransaction | None:
         """Note a marker at `offset`; return the transaction that it ends, if any."""
-        first = self._open.pop(producer_id, None)
+        first = self.first_offsets.pop(producer_id, None)
         if first is None:
             return None
-        stable = next(iter(self._open.values()), offset + 1)
+        stable = next(iter(self.first_offsets.values()), offset + 1)
         return EndedTransaction(producer_id, first, offset, stable, aborted)
 
     def hold(self, decided: EndedTransaction) -> None:
