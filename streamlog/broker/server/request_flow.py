@@ -422,13 +422,9 @@ class RequestFlow:
         if answer.cancelled():
             return
         error = answer.exception()
-        if error is not None and not isinstance(error, StreamlogError):
-            raise error
-        if self._ended:
-            return
         if error is not None:
-            self._write()
-            self._full_way.hang_up(str(error))
+            self._fail(error)
+        if error is not None or self._ended:
             return
         self._now_s = slot.ready_s = self._clock()
         if self._queue[0] is slot:
@@ -445,6 +441,15 @@ class RequestFlow:
             self._end_work()  # The usual client sends no request while one waits.
         else:
             self._work()
+
+    def _fail(self, error: BaseException) -> None:
+        """Close the connection: the answers behind one that never comes would wait for ever."""
+        is_mistake = not isinstance(error, StreamlogError)
+        if not self._ended:
+            self._write()
+            self._full_way.hang_up(repr(error) if is_mistake else str(error))
+        if is_mistake:
+            raise error  # The loop logs it, with where it comes from.
 
     def _fill(self, slot: QueuedRequest, response: Result | None) -> None:
         slot.pieces = self._encoded(slot, response)

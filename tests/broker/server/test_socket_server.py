@@ -132,6 +132,35 @@ def test_a_request_is_answered() -> None:
     serve(story)
 
 
+def test_a_mistake_behind_a_wait_ends_its_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise, the answers behind the one that never comes would wait for ever."""
+    reported: list[object] = []
+
+    async def story(_: Broker, server: Acceptor) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        begun: list[asyncio.Future[Message]] = []
+
+        def begin(*_: object) -> asyncio.Future[Message]:
+            begun.append(loop.create_future())
+            return begun[-1]
+
+        monkeypatch.setattr(Broker, "begin", begin)
+        async with peer(server) as one:
+            for number in (1, 2):
+                one.ask(MetadataRequest(topics=None), number)
+            await until(lambda: len(begun) == 2)
+            begun[0].set_exception(mistake)
+            assert await one.hung_up()
+
+    mistake = ZeroDivisionError("a mistake")
+    serve(story)
+    assert reported == [mistake]
+    assert "closed the connection of 127.0.0.1: ZeroDivisionError('a mistake')" in caplog.text
+
+
 FOR_CLIENTS = {key for key, api in APIS.items() if not api.is_of_peers}
 
 
