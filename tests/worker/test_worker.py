@@ -432,7 +432,7 @@ def test_ctrl_c_does_not_wait_for_a_lost_log(
             assert "stopping: no broker answers, so nothing can be committed" in worker.output
             assert "error: stopped without the last commit" in worker.output
             assert "Traceback" not in worker.output
-            assert took_s < 20, worker.output
+            assert took_s < 40, worker.output
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
