@@ -130,6 +130,15 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
         super().__init__(selector)
         self.times = selector.times
 
+    def set_debug(self, enabled: bool) -> None:  # noqa: FBT001 - as asyncio has it
+        """See `asyncio.AbstractEventLoop.set_debug`."""
+        self._is_debugged = enabled
+        super().set_debug(enabled)
+
+    def get_debug(self) -> bool:
+        """See `asyncio.AbstractEventLoop.get_debug`; each future and each handle asks for it."""
+        return self._is_debugged
+
 
 class LoopMetrics:
     """Describes a loop; create it in the thread that runs the loop."""

@@ -429,8 +429,8 @@ def _write_records(records: Records, buffers: list[Piece]) -> bytearray:
     return out
 
 
-def _records_bytes(records: Records) -> int:
-    return sum(map(len, records)) if isinstance(records, list) else len(records)
+def _records_bytes(records: list[Buffer]) -> int:
+    return sum(map(len, records))
 
 
 _WRITER_SCOPE: Final[dict[str, object]] = {
@@ -508,7 +508,11 @@ class _WriterCompiler:
                 self._elements(field.item, content, out)
             case "records":
                 size = self._source.name("n")
-                self._source.line(f"{size} = records_bytes({content})")
+                # Mostly one buffer, or a range of a file; a call costs more than the look.
+                many = f"{content}.__class__ is list"
+                self._source.line(
+                    f"{size} = records_bytes({content}) if {many} else len({content})"
+                )
                 self._length(field.kind, size, out)
                 self._flush(out)
                 # The batches are buffers of their own; what follows goes into a new bytearray.
@@ -642,11 +646,25 @@ def decode(
         UnsupportedVersion: the message does not have this version.
         CorruptData: the bytes are not a valid message, or more than one.
     """
-    message, end = _decode(message_type, version, data, position)
+    read = _reader(message_type, version)
+    try:
+        message, end = read(memoryview(data), position)
+    except _MALFORMED as error:
+        raise CorruptData(
+            f"{message_type.__name__} version {version} in {len(data)} bytes: {error}"
+        ) from error
+    # The readers do not check the end for each string: see `_ReaderCompiler._piece`.
+    if end > len(data):
+        raise CorruptData(
+            f"{message_type.__name__} version {version} is cut short: "
+            f"{len(data)} bytes, at least {end} were expected"
+        )
     if exact and end != len(data):
         raise CorruptData(
             f"{message_type.__name__} version {version} ends at byte {end} of {len(data)}"
         )
+    if not isinstance(message, message_type):  # No cast, which would be a call for each message.
+        raise TypeError(f"a reader of {message_type.__name__} has made {type(message).__name__}")
     return message
 
 
@@ -677,25 +695,8 @@ def decode_versioned(message_type: type[M], data: Buffer) -> M:
     # A newer version of these has more bytes at the end, which are ignored.
     newest = message_type.__versions__.last
     if message_type.__append_only__ and version > newest:
-        return _decode(message_type, newest, data, _INT16.size)[0]
+        return decode(message_type, newest, data, _INT16.size, exact=False)
     return decode(message_type, version, data, _INT16.size)
-
-
-def _decode(message_type: type[M], version: int, data: Buffer, position: int) -> tuple[M, int]:
-    read = _reader(message_type, version)
-    try:
-        message, end = read(memoryview(data), position)
-    except _MALFORMED as error:
-        raise CorruptData(
-            f"{message_type.__name__} version {version} in {len(data)} bytes: {error}"
-        ) from error
-    # The readers do not check the end for each string: see `_ReaderCompiler._piece`.
-    if end > len(data):
-        raise CorruptData(
-            f"{message_type.__name__} version {version} is cut short: "
-            f"{len(data)} bytes, at least {end} were expected"
-        )
-    return cast("M", message), end
 
 
 @cache

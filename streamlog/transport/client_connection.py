@@ -275,6 +275,8 @@ class TcpTransport:
         """Whether the broker has answered a request other than ApiVersions."""
         self._versions: dict[int, tuple[int, int]] = {}
         self._features: dict[str, int] = {}
+        self._prompt: tuple[type[Message], Api, int] | None = None
+        """The kind of message that `begin` last sent, its API, and the version."""
         self._correlation_ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes | bytearray] | PromptAnswer] = {}
         self._lost: ConnectionLost | None = None
@@ -344,8 +346,12 @@ class TcpTransport:
 
     def begin(self, request: Message, then: Callable[[Outcome], object]) -> PromptAnswer:
         """See `PromptTransport.begin`."""
-        api = api_of(type(request))
-        version = self.version(api.key)
+        # A connection with a request open all the time repeats one kind of request.
+        known, kind = self._prompt, type(request)
+        if known is None or known[0] is not kind:
+            api = api_of(kind)
+            known = self._prompt = kind, api, self.version(api.key)
+        _, api, version = known
 
         def decode(frame: bytes | bytearray) -> Message:
             self._has_talked = True

@@ -338,7 +338,9 @@ class ReplicaFetches:
         if self._has_delayed:
             self._delayed.on_append(topic, partition, ANY_BYTES)
         for session in self._make_due(topic, partition):
-            self._hasten(session)
+            waiting = session.waiting
+            if waiting is not None and waiting.request.max_wait_ms > SOON_MS:
+                self._hasten(session)
 
     def _make_due(self, topic: str, partition: int) -> list[_Session]:
         """Note that there may be news of a partition; return the sessions that contain it."""

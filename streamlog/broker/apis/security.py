@@ -68,7 +68,7 @@ class RequestAuthorization:
         Raises:
             NotAuthorized: no response can carry the refusal, so the connection is closed.
         """
-        access = None if self._acls.authorizer is None else self._access(context)
+        access = self._access(context)
         if access is None:
             return handler(request, context)
         return _judge(request, access, partial(handler, request, context))

@@ -147,7 +147,8 @@ class Follower:
             log_start=self._log.start_offset,
             number=self._number + 1,
         )
-        self._outstanding = OutstandingFetch(self.next_fetch_id, self.leader, fetch)
+        number = self._incarnation, self._number
+        self._outstanding = OutstandingFetch(number, self.leader, fetch)
         self._number += 1
         return self._outstanding
 

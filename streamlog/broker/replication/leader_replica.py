@@ -225,7 +225,11 @@ class Leader:
         if self._is_mirror and fetch.offset < self._log.start_offset:
             return ReplicaError(ErrorCode.OFFSET_OUT_OF_RANGE, self._log.start_offset), []
         # The check comes before the fetch counts: a diverging log confirms nothing.
-        diverging = self._divergence(fetch)
+        diverging = None
+        # Nearly always, its last record is of this epoch, and this log has it.
+        is_here = fetch.last_epoch == self.epoch and fetch.offset <= self._log.end_offset
+        if self._is_mirror or not is_here:
+            diverging = self._divergence(fetch)
         if diverging is not None:
             # 1. Follower 1 ends at 36, and has to cut at 35. 2. This log gets 35 to 37 from its
             # source, which are those that the follower cuts. 3. The network repeats the fetch: it

@@ -397,7 +397,8 @@ class ReplicaFetcher:
             self._log_trouble(str(outcome))
             self._fail(is_lost=True)
             return
-        self._log_trouble(None)
+        if self._trouble is not None:
+            self._log_trouble(None)
         session = self._session
         if not isinstance(outcome, FetchResponse) or outcome.error_code:
             self._fail(is_lost=False)

@@ -215,7 +215,9 @@ class LeaderSession(Generic[Follower]):
 
     def name(self, named: dict[Key, tuple[Follower, OutstandingFetch]]) -> list[Key]:
         """Add the fetches of the next request; return the partitions that it has to forget."""
-        gone = [key for key in self._answered if key not in named]
+        # Mostly, what was answered is asked for again.
+        is_same = self._answered.keys() <= named.keys()
+        gone = [] if is_same else [key for key in self._answered if key not in named]
         self._answered.clear()
         self.has_gone = False
         self._open.update(named)
