@@ -4,9 +4,10 @@ A hot module is ordinary Python with its C types in the `.pxd` beside it. Extens
 a missing or failing compiler leaves the `.py` in use, slower and otherwise the same.
 `STREAMLOG_PURE=1` compiles none: that makes the wheel for every platform.
 
-Installing from source should take less than a minute, so three things keep the C code small:
-what Cython writes into every module that needs it stands once, in `SHARED_MODULE`; no class gets
-functions for pickle that is not pickled; and gcc optimizes as far as it pays.
+Installing from source should take less than a minute, so the C code is kept small: what Cython
+writes into every module that needs it stands once, in `SHARED_MODULE`; no class gets functions for
+pickle that is not pickled; functions have no signatures for `inspect`; and gcc optimizes as far as
+it pays. What is cold in a hot module stands in a module beside it, which is not compiled.
 """
 
 from __future__ import annotations
@@ -37,19 +38,16 @@ HOT_MODULES = (
     "streamlog/connectors/postgres_cdc/row_reader",
     "streamlog/connectors/syslog/bsd_message_scan",
     "streamlog/connectors/syslog/message_scan",
-    "streamlog/protocol/frame",
+    "streamlog/protocol/frame_reader",
     "streamlog/protocol/fetch_patterns",
     "streamlog/protocol/produce_runs",
     "streamlog/client/producer/open_batches",
     "streamlog/client/producer/deliveries",
-    "streamlog/broker/request_metrics",
-    "streamlog/broker/turn",
     "streamlog/broker/server/socket_writer",
     "streamlog/broker/server/request_flow",
-    "streamlog/broker/storage/disk/file_range",
-    "streamlog/broker/storage/disk/os_files",
+    "streamlog/broker/storage/disk/os_file",
     "streamlog/broker/storage/log/batch_run",
-    "streamlog/broker/storage/log/scan",
+    "streamlog/broker/storage/log/batch_headers",
     "streamlog/tables/folds/folding",
     "streamlog/tables/folds/plain_values",
     "streamlog/tables/state/write_buffer",
@@ -76,6 +74,7 @@ LEVELS = {
 DIRECTIVES = {
     "language_level": "3",
     "annotation_typing": False,  # the .pxd decides on types, not the annotations for mypy
+    "binding": False,  # signatures are a third of what an import runs, and calls cost more
     "boundscheck": False,
     "wraparound": False,
 }
@@ -83,6 +82,9 @@ DIRECTIVES = {
 # eighth and a sixteenth of the time. A function that was never declared would be missed only at the
 # import; here it leaves the `.py` in use.
 FLAGS = ["-g0", "-Wno-all", "-Werror=implicit-function-declaration"]
+if sys.platform == "linux":
+    # What runs once, at the import, is among the longest functions: gcc does not optimize it.
+    FLAGS.append('-DCYTHON_SMALL_CODE=__attribute__((optimize("O0")))')
 CORES = os.cpu_count() or 1
 ROOT = Path(__file__).parent
 OURS = b"stream".hex()

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import confluent_kafka
 
 from benchmarks.harness import Process, Reading, broker
-from streamlog.broker.storage.disk.os_files import OsFile, OsFiles
+from streamlog.broker.storage.disk.os_file import OsFile
+from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.broker.storage.log.segment import LOG_SUFFIX
 from streamlog.broker.storage.log_directory import LogDirectory
 from streamlog.client.admin import NewTopic

@@ -78,7 +78,7 @@ from streamlog.broker.time_marks import TimeMarks
 from streamlog.broker.turn import Turn
 from streamlog.clock import Clock, SystemClock
 from streamlog.errors import ConnectionLost, UsageError
-from streamlog.metrics.event_loop import LoopMetrics
+from streamlog.metrics.loop_metrics import LoopMetrics
 from streamlog.metrics.registry import Kind, Look, Metric, at_once, kafka_timer, number, timer
 from streamlog.protocol.api_table import APIS, api_of
 from streamlog.protocol.fetch_patterns import FoundRecords

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from streamlog.metrics.instruments import Counter, Histogram
-from streamlog.metrics.registry import Family, Kind, Metric, Point, Registry, Summary
+from streamlog.metrics.instruments import ApiMeter, Histogram
+from streamlog.metrics.registry import Kind, Metric, Point, Registry, Summary
 from streamlog.protocol.error_codes import ErrorCode
 
 PREFIX = "kafka_network_requestmetrics_"
@@ -33,36 +33,6 @@ PARTS = {
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 """The quantiles that Kafka reports."""
 MS = 1_000
-
-
-class ApiMeter:
-    """The measures of one version of one API."""
-
-    __slots__ = (
-        "_errors",
-        "api",
-        "local",
-        "queue",
-        "remote",
-        "requests",
-        "response_queue",
-        "total",
-    )
-
-    def __init__(self, api: str, requests: Counter, errors: Family[Counter]) -> None:
-        self.api = api
-        self.requests = requests
-        self._errors = errors
-        self.queue = Histogram()
-        self.local = Histogram()
-        self.remote = Histogram()
-        self.response_queue = Histogram()
-        self.total = Histogram()
-
-    def fail(self, codes: Iterable[int]) -> None:
-        """Count the error codes of responses."""
-        for code in codes:
-            self._errors.series(self.api, _error_name(code)).add()
 
 
 class RequestMetrics:
@@ -86,8 +56,13 @@ class RequestMetrics:
         found = self._meters.get((api, version))
         if found is None:
             requests = self._requests.series(api, str(version))
-            found = self._meters[api, version] = ApiMeter(api, requests, self._errors)
+            found = self._meters[api, version] = ApiMeter(api, requests)
         return found
+
+    def fail(self, api: str, codes: Iterable[int]) -> None:
+        """Count the error codes of responses of an API."""
+        for code in codes:
+            self._errors.series(api, _error_name(code)).add()
 
     def _describe(self) -> Iterator[Metric]:
         """Yield the times twice: as histograms, and as the summaries of Kafka's dashboards."""

@@ -1,7 +1,4 @@
-"""Turn: what is left to the end of an event's handling.
-
-Rule of this module: compiled, because each request has one.
-"""
+"""Turn: what is left to the end of an event's handling."""
 
 from __future__ import annotations
 

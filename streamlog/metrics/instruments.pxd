@@ -21,6 +21,16 @@ cdef class Histogram:
     cpdef record_many(self, double value, Py_ssize_t count)
 
 @cython.final
+cdef class ApiMeter:
+    cdef readonly object api
+    cdef readonly Counter requests
+    cdef readonly Histogram queue
+    cdef readonly Histogram local
+    cdef readonly Histogram remote
+    cdef readonly Histogram response_queue
+    cdef readonly Histogram total
+
+@cython.final
 cdef class LoopTimes:
     cdef public double idle_s
     cdef public Histogram holds

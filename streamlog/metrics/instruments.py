@@ -109,6 +109,21 @@ class Histogram:
         return self.bounds[len(self.bounds) - 1]  # compiled without negative indexes
 
 
+class ApiMeter:
+    """The measures of one version of one API of a server; `request_metrics` describes them."""
+
+    __slots__ = ("api", "local", "queue", "remote", "requests", "response_queue", "total")
+
+    def __init__(self, api: str, requests: Counter) -> None:
+        self.api = api
+        self.requests = requests
+        self.queue = Histogram()
+        self.local = Histogram()
+        self.remote = Histogram()
+        self.response_queue = Histogram()
+        self.total = Histogram()
+
+
 class LoopTimes:
     """The times of a loop, which its selector notes."""
 

@@ -20,7 +20,8 @@ import struct
 from typing import Final, NamedTuple
 
 from streamlog.protocol.codec import uvarint
-from streamlog.protocol.frame import FrameReader, Request, encode_request, encode_response
+from streamlog.protocol.frame import Request, encode_request, encode_response
+from streamlog.protocol.frame_reader import FrameReader
 from streamlog.protocol.messages.produce_and_fetch import (
     PartitionProduceResponse,
     ProduceRequest,

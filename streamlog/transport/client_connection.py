@@ -28,7 +28,8 @@ from streamlog.errors import (
 )
 from streamlog.protocol.api_table import APIS, OWN_KEY, Api, api_of
 from streamlog.protocol.error_codes import ErrorCode, error_for
-from streamlog.protocol.frame import decode_response, encode_request, what_speaks
+from streamlog.protocol.frame import decode_response, encode_request
+from streamlog.protocol.frame_reader import what_speaks
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest, ApiVersionsResponse
 from streamlog.protocol.messages.sasl_acls_quotas import (
     SaslAuthenticateRequest,

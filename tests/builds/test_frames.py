@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from streamlog.protocol.api_table import api_of
 from streamlog.protocol.fetch_patterns import VERSION_MIN
-from streamlog.protocol.frame import READ_BYTES, decode_request, encode_request
+from streamlog.protocol.frame import decode_request, encode_request
+from streamlog.protocol.frame_reader import READ_BYTES
 from streamlog.protocol.messages.produce_and_fetch import FetchPartition, FetchRequest, FetchTopic
 from streamlog.protocol.schema import one_buffer
 from tests.builds.sources import MISSING, REASON, both, same
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=REASON)
-FRAMES = both("streamlog.protocol.frame")
+FRAMES = both("streamlog.protocol.frame_reader")
 FETCHES = both("streamlog.protocol.fetch_patterns")
 FETCH = api_of(FetchRequest)
 

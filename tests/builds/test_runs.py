@@ -15,7 +15,8 @@ from streamlog.broker.config.settings import LONG_MAX
 from streamlog.broker.storage.log.producer_states import ProducerStates
 from streamlog.broker.storage.validator import RecordRules
 from streamlog.protocol.api_table import api_of
-from streamlog.protocol.frame import FrameReader, decode_request, encode_request
+from streamlog.protocol.frame import decode_request, encode_request
+from streamlog.protocol.frame_reader import FrameReader
 from streamlog.protocol.messages.produce_and_fetch import (
     PartitionProduceData,
     ProduceRequest,

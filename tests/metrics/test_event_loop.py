@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.metrics.event_loop import WINDOW_S, LoopMetrics, MeasuredLoop, MeasuredSelector
+from streamlog.metrics.event_loop import MeasuredLoop, MeasuredSelector
 from streamlog.metrics.instruments import HOLD_WINDOW_S, Histogram, LoopTimes
+from streamlog.metrics.loop_metrics import WINDOW_S, LoopMetrics
 
 IDLE = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent"
 LONGEST = "streamlog_event_loop_longest_hold_seconds"

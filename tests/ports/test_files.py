@@ -111,7 +111,7 @@ def test_extending_falls_back_or_fails_without_allocation(
         os.ftruncate(descriptor, position + size_bytes // 2)
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("streamlog.broker.storage.disk.os_files._allocate", refuse)
+    monkeypatch.setattr("streamlog.broker.storage.disk.os_file._allocate", refuse)
     file = OsFiles().open(f"{tmp_path}/a", writable=True)
     write_whole(file, b"abc", 0)
     if code == errno.ENOSPC:

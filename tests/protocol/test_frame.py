@@ -12,16 +12,13 @@ from hypothesis import strategies as st
 from streamlog.errors import CorruptData, UnsupportedVersion, UsageError
 from streamlog.protocol.api_table import API_VERSIONS_KEY, APIS, Api, api_of
 from streamlog.protocol.frame import (
-    KEPT_BYTES_MAX,
-    READ_BYTES,
-    READ_BYTES_MAX,
-    FrameReader,
     correlation_id_of,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
+from streamlog.protocol.frame_reader import KEPT_BYTES_MAX, READ_BYTES, READ_BYTES_MAX, FrameReader
 from streamlog.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
 from streamlog.protocol.messages.cluster_metadata import (
     ApiVersion,

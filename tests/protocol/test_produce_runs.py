@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamlog.protocol.api_table import api_of
-from streamlog.protocol.frame import FrameReader, decode_request, encode_request, encode_response
+from streamlog.protocol.frame import decode_request, encode_request, encode_response
+from streamlog.protocol.frame_reader import FrameReader
 from streamlog.protocol.messages.produce_and_fetch import (
     PartitionProduceData,
     PartitionProduceResponse,

@@ -18,7 +18,8 @@ from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.server.tls import server_context
 from streamlog.errors import ConnectionLost, CorruptData, RequestTimedOut, UnsupportedVersion
 from streamlog.protocol.api_table import APIS, api_of
-from streamlog.protocol.frame import FrameReader, decode_request, encode_response
+from streamlog.protocol.frame import decode_request, encode_response
+from streamlog.protocol.frame_reader import FrameReader
 from streamlog.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
 from streamlog.protocol.messages.cluster_metadata import (
     ApiVersion,

@@ -39,13 +39,8 @@ from streamlog.protocol.fetch_patterns import (
     fetch_pattern,
     is_repeatable,
 )
-from streamlog.protocol.frame import (
-    KEPT_BYTES_MAX,
-    READ_BYTES,
-    Request,
-    decode_request,
-    encode_response,
-)
+from streamlog.protocol.frame import Request, decode_request, encode_response
+from streamlog.protocol.frame_reader import KEPT_BYTES_MAX, READ_BYTES
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
 from streamlog.protocol.messages.produce_and_fetch import (
     FetchRequest,
@@ -352,7 +347,7 @@ class Connection(RequestFlow, asyncio.BufferedProtocol):
             raise TypeError(f"{type(response).__name__} is no response to {type(request).__name__}")
         failures = error_codes(response)
         if failures:
-            slot.meter.fail(failures)
+            self._metrics.fail(slot.meter.api, failures)
         throttle_ms = slot.throttle_ms
         if self._connections.has_quotas and not throttle_ms:
             throttle_ms = self._charge(request, response)

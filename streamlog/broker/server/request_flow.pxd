@@ -1,10 +1,9 @@
 # C types of request_flow.py. A `cdef` method is called by this module alone.
 cimport cython
 
-from streamlog.broker.request_metrics cimport ApiMeter, RequestMetrics
+from streamlog.metrics.instruments cimport ApiMeter
 from streamlog.protocol.fetch_patterns cimport FetchPattern
-from streamlog.broker.turn cimport Turn
-from streamlog.protocol.frame cimport FrameReader
+from streamlog.protocol.frame_reader cimport FrameReader
 from streamlog.protocol.produce_runs cimport ProducePattern, ProduceRun
 
 cdef Py_ssize_t _IN_FLIGHT_MAX, _WRITE_BUFFER_BYTES, _KEPT_DUE_MAX
@@ -43,8 +42,8 @@ cdef class RequestFlow:
     cdef public bint _is_checked
     cdef object _checks
     cdef public Py_ssize_t _granted_bytes
-    cdef public RequestMetrics _metrics
-    cdef Turn _turn
+    cdef public object _metrics
+    cdef object _turn
     cdef object _clock
     cdef public double _arrived_s
     cdef public double _now_s

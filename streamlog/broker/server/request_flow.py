@@ -21,18 +21,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from streamlog.broker.future_responses import PromptFuture
-from streamlog.broker.request_metrics import ApiMeter
 from streamlog.broker.server.socket_writer import memory_bytes
 from streamlog.broker.subject_logs import REQUEST
 from streamlog.errors import StreamlogError
+from streamlog.metrics.instruments import ApiMeter
 from streamlog.protocol.fetch_patterns import FetchAlike, FetchPattern, FoundRecords
-from streamlog.protocol.frame import KEPT_BYTES_MAX, READ_BYTES, FrameReader
+from streamlog.protocol.frame_reader import KEPT_BYTES_MAX, READ_BYTES, FrameReader
 from streamlog.protocol.messages.produce_and_fetch import FetchResponse
 from streamlog.protocol.produce_runs import ProducePatterns, ProduceRun
 from streamlog.protocol.schema import Message, Piece
 
 if TYPE_CHECKING:
     from streamlog.broker.broker import Broker
+    from streamlog.broker.request_metrics import RequestMetrics
     from streamlog.broker.security.principals import RequestContext
     from streamlog.broker.server.connections import Connections
     from streamlog.broker.server.sasl_handshake import SaslHandshake
@@ -207,7 +208,7 @@ class RequestFlow:
         self._checks = broker.checks
         self._granted_bytes = 0
         """The memory for requests that this connection holds; see `throttling`."""
-        self._metrics = broker.request_metrics
+        self._metrics: RequestMetrics = broker.request_metrics
         self._turn = broker.turn
         self._clock = asyncio.get_running_loop().time
         self._arrived_s = self._now_s = 0.0
@@ -476,7 +477,7 @@ class RequestFlow:
         request = slot.request
         if isinstance(response, list):
             if isinstance(request, ProduceRun) and request.error_codes:
-                slot.meter.fail(request.error_codes)
+                self._metrics.fail(slot.meter.api, request.error_codes)
             return response
         if isinstance(response, FoundRecords) and isinstance(request, FetchAlike):
             throttle_ms = 0

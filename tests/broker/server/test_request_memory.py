@@ -20,7 +20,8 @@ from streamlog.broker.server.socket_server import Acceptor
 from streamlog.broker.server.throttling import RECEIVE_BYTES_PER_S_MIN, SLOW_MS, RequestMemory
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
 from streamlog.protocol.api_table import api_of
-from streamlog.protocol.frame import READ_BYTES, encode_request
+from streamlog.protocol.frame import encode_request
+from streamlog.protocol.frame_reader import READ_BYTES
 from streamlog.protocol.messages.cluster_metadata import ApiVersionsRequest
 from streamlog.protocol.messages.produce_and_fetch import ProduceRequest, ProduceResponse
 from tests.broker.node import batch, create, produce_request

@@ -41,8 +41,8 @@ from streamlog.broker.storage.compaction.survivors import (
 )
 from streamlog.broker.storage.disk.files import directory_error
 from streamlog.broker.storage.disk.offload import Steps, offload
+from streamlog.broker.storage.log.batch_headers import PREFIX_BYTES
 from streamlog.broker.storage.log.index import TIME_ENTRY_BYTES
-from streamlog.broker.storage.log.scan import PREFIX_BYTES
 from streamlog.errors import CorruptData, UnknownTopicOrPartition
 from streamlog.records.batch import HEADER_BYTES, LogRecord, RecordBatch, split_batches
 from streamlog.records.compression import Compression

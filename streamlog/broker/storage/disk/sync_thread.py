@@ -19,7 +19,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
 
 from streamlog.broker.storage.disk.offload import start
-from streamlog.broker.storage.disk.os_files import OsFile, serve_syncs
+from streamlog.broker.storage.disk.os_file import OsFile, serve_syncs
 from streamlog.broker.storage.disk.sync_loop import CODE_BITS, END
 
 if TYPE_CHECKING:

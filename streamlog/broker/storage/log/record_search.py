@@ -17,8 +17,8 @@ from typing import NamedTuple
 import msgspec
 
 from streamlog.broker.storage.disk.files import File, Files
+from streamlog.broker.storage.log.batch_headers import Headers
 from streamlog.broker.storage.log.index import floor_in_file
-from streamlog.broker.storage.log.scan import Headers
 from streamlog.errors import CorruptData
 from streamlog.records.batch import RecordBatch
 

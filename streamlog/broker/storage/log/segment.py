@@ -32,18 +32,15 @@ from streamlog.broker.storage.disk.files import (
     write_whole,
 )
 from streamlog.broker.storage.log.aborted_index import ABORTED_SUFFIX, AbortedIndex
+from streamlog.broker.storage.log.batch_headers import Header, Headers, header_at, last_whole
 from streamlog.broker.storage.log.index import Indexes
 from streamlog.broker.storage.log.producer_states import EndedTransaction
 from streamlog.broker.storage.log.record_search import RecordSearch
 from streamlog.broker.storage.log.scan import (
     OFFSETS_MAX,
-    Header,
-    Headers,
     Scan,
     epochs,
     first_timestamp_ms,
-    header_at,
-    last_whole,
     sound_position,
 )
 from streamlog.errors import CorruptData

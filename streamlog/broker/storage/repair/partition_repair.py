@@ -26,9 +26,10 @@ from crc32c import crc32c
 from streamlog.broker.config.broker import TopicConfig
 from streamlog.broker.storage.disk.files import File, Files, make_durable_directory, write_whole
 from streamlog.broker.storage.log.aborted_index import ABORTED_SUFFIX
+from streamlog.broker.storage.log.batch_headers import PREFIX_BYTES
 from streamlog.broker.storage.log.partition_log import START_OFFSET
 from streamlog.broker.storage.log.recovery import LostOffsets
-from streamlog.broker.storage.log.scan import OFFSETS_MAX, PREFIX_BYTES
+from streamlog.broker.storage.log.scan import OFFSETS_MAX
 from streamlog.broker.storage.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,

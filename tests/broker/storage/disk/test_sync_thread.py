@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from streamlog.broker.storage.disk.file_range import Descriptor
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
-from streamlog.broker.storage.disk.os_files import OsFile, OsFiles
+from streamlog.broker.storage.disk.os_file import OsFile
+from streamlog.broker.storage.disk.os_files import OsFiles
 from streamlog.broker.storage.disk.sync_thread import SyncThread
 from streamlog.errors import NoThread
 from tests.broker.storage.disk.test_offload import no_free_descriptor, open_files

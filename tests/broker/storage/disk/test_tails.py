@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamlog.broker.storage.disk import os_files
+from streamlog.broker.storage.disk import os_file, os_files
 from streamlog.broker.storage.disk.file_range import FileRange
-from streamlog.broker.storage.disk.os_files import OsFile, OsFiles
+from streamlog.broker.storage.disk.os_file import OsFile
+from streamlog.broker.storage.disk.os_files import OsFiles
 
 POSITIONS = st.integers(0, 60)
 SIZES = st.integers(0, 25)
@@ -28,7 +29,7 @@ STEPS = st.one_of(
 @pytest.fixture(autouse=True, scope="module")
 def _small_tails() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os_files, "TAIL_BYTES_MAX", 32)
+        patch.setattr(os_file, "TAIL_BYTES_MAX", 32)
         patch.setattr(os_files, "TAILS_MAX", 2)
         yield
 
@@ -76,7 +77,7 @@ def test_a_file_reads_as_it_was_written(steps: list[tuple[int, tuple[str, int, i
 @pytest.fixture
 def _copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A range that is not kept in memory stays in its file, however small."""
-    monkeypatch.setattr(os_files, "COPIED_BYTES_MAX", 0)
+    monkeypatch.setattr(os_file, "COPIED_BYTES_MAX", 0)
 
 
 def appended(file: OsFile, data: bytes) -> FileRange | bytes:
@@ -92,7 +93,7 @@ def test_only_a_file_whose_reader_is_at_its_end_keeps_bytes(tmp_path: Path) -> N
     assert isinstance(appended(file, b"first"), FileRange)
     assert appended(file, b"second") == b"second"
     # Nothing reads any more.
-    for _ in range(os_files.TAIL_WRITES + 1):
+    for _ in range(os_file.TAIL_WRITES + 1):
         file.write(b"x", file.size())
     assert isinstance(file.range(1, file.size() - 1), FileRange)
 
@@ -101,7 +102,7 @@ def test_only_a_file_whose_reader_is_at_its_end_keeps_bytes(tmp_path: Path) -> N
 def test_a_large_append_stays_in_its_file(tmp_path: Path) -> None:
     file = OsFiles().open(str(tmp_path / "log"), writable=True)
     appended(file, b"first")
-    assert isinstance(appended(file, bytes(os_files.TAIL_BYTES_MAX + 1)), FileRange)
+    assert isinstance(appended(file, bytes(os_file.TAIL_BYTES_MAX + 1)), FileRange)
 
 
 @pytest.mark.usefixtures("_copies_nothing")

@@ -6,14 +6,8 @@ from hypothesis import strategies as st
 
 from streamlog.broker.storage.disk.files import File, write_whole
 from streamlog.broker.storage.disk.memory_files import MemoryFiles
-from streamlog.broker.storage.log.scan import (
-    CHUNK_BYTES,
-    Headers,
-    Scan,
-    header_at,
-    last_whole,
-    sound_position,
-)
+from streamlog.broker.storage.log.batch_headers import Headers, header_at, last_whole
+from streamlog.broker.storage.log.scan import CHUNK_BYTES, Scan, sound_position
 from streamlog.errors import CorruptData
 from streamlog.records.batch import HEADER_BYTES, RecordBatch, set_offset_and_epoch
 from tests.broker.storage.batches import batch

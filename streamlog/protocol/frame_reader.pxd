@@ -1,4 +1,4 @@
-# C types of frame.py.
+# C types of frame_reader.py.
 cimport cython
 
 @cython.final

@@ -1,10 +1,10 @@
-# C types of os_files.py: those of open files. Directories are ordinary Python.
+# C types of os_file.py.
 cimport cython
 
 from streamlog.broker.storage.disk cimport sync_loop
 
 @cython.final
-cdef class _Tail:
+cdef class FileTail:
     cdef public long long begin
     cdef public bytes data
 
@@ -16,13 +16,13 @@ cdef class OsFile:
     cdef object _files
     cdef int _descriptor
     cdef object _held
-    cdef _Tail _tail
+    cdef FileTail _tail
     cdef int _tail_writes
 
-    @cython.locals(part=bytes, tail=_Tail)
+    @cython.locals(part=bytes, tail=FileTail)
     cpdef bytes read(self, Py_ssize_t size_bytes, long long position)
 
-    @cython.locals(part=bytes, tail=_Tail)
+    @cython.locals(part=bytes, tail=FileTail)
     cpdef range(self, Py_ssize_t size_bytes, long long position)
 
     cdef _open_descriptor(self)
