@@ -38,6 +38,7 @@ from benchmarks import (
     latency,
     log,
     memory,
+    message_floor,
     mirroring,
     mirroring_to_kafka,
     nexmark,
@@ -93,15 +94,15 @@ BENCHMARKS: dict[str, Benchmark] = {
     "beside_kafka": beside_kafka.figures,
     "beside_kafka_streams": beside_kafka_streams.figures,
     "install": install.figures,
+    "message_floor": message_floor.figures,
 }
 ALONE = {
-    *("connect", "idle_cluster", "install", "mirroring", "mirror_memory", "partitions"),
-    *("beside_kafka", "beside_kafka_streams"),
+    *("connect", "idle_cluster", "install", "message_floor", "mirroring", "mirror_memory"),
+    *("beside_kafka", "beside_kafka_streams", "partitions"),
 }
 """Run only if they are named: they need programs that most machines lack, or minutes."""
 ONCE = {
-    *("beside_kafka", "beside_kafka_streams", "beyond_memory", "idle_cluster", "install"),
-    *("memory", "mirror_memory", "spark", "state"),
+    *("beside_kafka", "beside_kafka_streams", "memory", "mirror_memory", "spark", "state"),
 }
 """Runs for so long that a median of several says no more, or has rounds of its own."""
 KEPT = {"partitions"}
