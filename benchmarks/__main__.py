@@ -105,8 +105,8 @@ ONCE = {
     *("beside_kafka", "beside_kafka_streams", "memory", "mirror_memory", "spark", "state"),
 }
 """Runs for so long that a median of several says no more, or has rounds of its own."""
-KEPT = {"partitions"}
-"""Its files stay until the last round has ended. Without a journal, ext4 looks at each inode that
+KEPT = {"install", "partitions"}
+"""Their files stay until the last round has ended. Without a journal, ext4 looks at each inode that
 was deleted in the last minutes: from the second round on, to make a file would take ten times as
 long."""
 
