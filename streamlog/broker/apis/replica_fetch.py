@@ -151,7 +151,7 @@ class _Asked:
     """In a session, the high watermark and log start offset that the follower got last."""
 
     def news_in(self, data: PartitionData, ends: tuple[int, int] | None) -> News:
-        """Return what is new for the follower in `data`, of which `ends` are the offsets."""
+        """Return how urgently the follower needs `data`, whose offsets are `ends`."""
         if ends is None or self.sent_ends is None or data.records:
             return News.URGENT
         if ends[1] != self.sent_ends[1]:
@@ -202,6 +202,8 @@ _Found: TypeAlias = tuple[Key, _Asked, PartitionData, "tuple[int, int] | None"]
 _Reads: TypeAlias = "dict[PartitionReplica, tuple[tuple[int, ...], bytes]]"
 """The small reads up to the ends of logs since the last append, and what they depend on: mostly,
 all followers of a partition ask for the same records."""
+_READS_MAX: Final = 64
+"""How many are kept: after a burst over all partitions, there may be no append for hours."""
 
 
 class _Reading:
@@ -728,6 +730,8 @@ def _batches(
         except StreamlogError as error:
             return _refused(wanted, _code(error), log.log_start_offset)
         if records and isinstance(records, bytes) and log.read_end_offset == state[2]:
+            if len(reads) >= _READS_MAX:
+                reads.clear()
             reads[replica] = state, records
     replica.traffic.replication_bytes_out += len(records)
     return PartitionData(
